@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.pauses import Pauses
-from shoal.core.planned import PlannedRequest
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem, Readiness
 from shoal.core.request import DONE, Request
+from shoal.core.tensor import Buffer
 from shoal.engine.contract import Engine, EngineModel, described_server
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.explanation import explained
@@ -97,6 +98,19 @@ class LocalEngine(Engine):
                 request.state = DONE
                 request.fail(error)
         return replaced
+
+    def run_block(
+        self,
+        model: ServedModel,
+        template: RequestTemplate,
+        columns: Sequence[Buffer],
+        started: list[int],
+    ) -> PlannedResponses | None:
+        """Run requests of one template of `model` at once, without an object for each; see
+        `ServedModel.run_block`. None, with nothing done, where they have to be queued."""
+        if self._repository.serving(template.model_name, template.model_version) is not model:
+            return None
+        return model.run_block(template, columns, started)
 
     def check_room(self, name: str, version: int = -1) -> None:
         """See `Engine`."""

@@ -26,7 +26,7 @@ from shoal.core.planned import (
 from shoal.core.request import DONE, Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
-from shoal.core.tensor import Tensor
+from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import BackendFailure, Internal, ProcessEnded, ShoalError
 from shoal.instance import on_device
 from shoal.instance.own_time import SHORT_NS, own_ns, thread_cpu_ns
@@ -119,6 +119,7 @@ class Execution:
         # If native code crashes, the traceback has a line with the model's name.
         running = f"model '{signature.model_name}' version {version} was running"
         self.run = named_frame(Execution.run, running).__get__(self)  # type: ignore[method-assign]
+        self.run_block = named_frame(Execution.run_block, running).__get__(self)  # type: ignore[method-assign]
         self.run_several = named_frame(Execution.run_several, running).__get__(self)  # type: ignore[method-assign]
 
     def run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
@@ -208,6 +209,46 @@ class Execution:
             request.moments = moments
         template.replies.send_all(PlannedResponses(layout, results), requests)
         return rows, model_ns, elapsed_ns
+
+    def run_block(
+        self,
+        executor: Executor,
+        template: RequestTemplate,
+        columns: Sequence[Buffer],
+        started: list[int],
+        queued_ns: int,
+    ) -> tuple[PlannedResponses, ComputeTime] | None:
+        """Execute requests of one template for which there are no objects: `columns` are the bytes
+        of each input, those of all requests, which began at `started`, in rising order.
+
+        None, with nothing counted, where they have to be executed as a batch of requests: before
+        the first such batch, where outputs are not small and plain, or where this fails.
+        """
+        count = len(started)
+        outputs = self._planned_outputs.get(template)
+        if outputs is None or not self._plain or outputs.last_form(count) is None:
+            return None
+        start_ns = time.monotonic_ns()
+        inputs = {
+            name: np.ndarray((count * one[0], *one[1:]), datatype.numpy, column)
+            for (name, datatype, one), column in zip(template.inputs, columns, strict=True)
+        }
+        cpu_ns = thread_cpu_ns()
+        input_end_ns = time.monotonic_ns()
+        try:
+            arrays = executor.run(inputs, outputs.names)
+            output_start_ns = time.monotonic_ns()
+            responses = outputs.split(count, arrays)
+        except Exception:  # noqa: BLE001 - each request gets its own error then
+            return None
+        if responses is None:
+            return None
+        elapsed_ns = output_start_ns - input_end_ns
+        model_ns = own_ns(elapsed_ns, cpu_ns)
+        rows = template.rows * count
+        moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        self._statistics.executed_block(started, queued_ns, template.rows, rows, moments)
+        return responses, (rows, model_ns, elapsed_ns)
 
     def _compute(self, executor: Executor, batch: Sequence[Request], start_ns: int) -> _Computed:
         if self._plain:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from shoal.backends.base import Executor, RequestExecutor
-from shoal.core.planned import LARGE_BYTES, PlannedRequest
+from shoal.core.planned import LARGE_BYTES, PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
+from shoal.core.tensor import Buffer
 from shoal.instance.busy_poll import LIMIT_NS, BusyPoll
 from shoal.instance.execution import ComputeTime, Execution
 from shoal.instance.execution_placement import (
@@ -303,6 +304,32 @@ class LoopInstance:
         if mode is THREADS:
             self._batcher.hand_to_instances()
         return True
+
+    def run_block(
+        self, template: RequestTemplate, columns: Sequence[Buffer], started: list[int]
+    ) -> PlannedResponses | None:
+        """Run requests of one template at once, if they would be the next batch anyway; see
+        `Execution.run_block`. None, with nothing done, if not."""
+        executor = self._executor
+        if self._scheduled or template.large or not isinstance(executor, Executor):
+            return None
+        count = len(started)
+        with self._executing:
+            if self._stopped or not self._batcher.start_block(
+                template.rows, template.batch_key, count
+            ):
+                return None
+            self.busy_with = count
+            ran = self._execution.run_block(
+                executor, template, columns, started, time.monotonic_ns()
+            )
+            self.busy_with = 0
+        if ran is None:
+            return None
+        responses, took = ran
+        if self._placement.observe(*took) is THREADS:
+            self._batcher.hand_to_instances()
+        return responses
 
     def _arrived(self) -> None:
         if not self._scheduled:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shoal.cache.caching_scheduler import CachingScheduler
-from shoal.core.planned import PlannedRequest
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem
 from shoal.core.request import Request
 from shoal.core.signature import Signature
+from shoal.core.tensor import Buffer
 from shoal.core.validate import validate
 from shoal.errors import QueueRejected
 from shoal.instance.execution_placement import ExecutionPlacement
@@ -144,6 +145,17 @@ class ServedModel(ABC):
         answer it with. Never raises. The requests' `served_by` is this model already.
         """
         return 0
+
+    def run_block(
+        self,
+        template: RequestTemplate,  # noqa: ARG002
+        columns: Sequence[Buffer],  # noqa: ARG002
+        started: list[int],  # noqa: ARG002
+    ) -> PlannedResponses | None:
+        """Run valid requests of one template at once, on the loop's thread, without an object for
+        each: `columns` are the bytes of each input, those of all requests, which began at `started`
+        in rising order. None, with nothing done, where they have to be queued."""
+        return None
 
     @property
     def limits_latency(self) -> bool:

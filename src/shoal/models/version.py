@@ -21,10 +21,11 @@ from shoal.backends.base import (
 from shoal.backends.initialisation import initialising_with
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.named_frame import named_frame
-from shoal.core.planned import PlannedRequest
+from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem
 from shoal.core.reply import DISCARD
 from shoal.core.request import Request
+from shoal.core.tensor import Buffer
 from shoal.errors import QueueRejected, ShoalError
 from shoal.instance.execution import Execution
 from shoal.instance.group import InstanceGroup, instance_specs
@@ -195,6 +196,14 @@ class Model(ServedModel):
         if len(requests) == 1 and self._on_loop is not None and self._on_loop.run_lone(requests):
             return 1
         return self._batcher.enqueue_group(requests)
+
+    def run_block(
+        self, template: RequestTemplate, columns: Sequence[Buffer], started: list[int]
+    ) -> PlannedResponses | None:
+        """See `ServedModel`."""
+        if self._cache is not None or self._on_loop is None:
+            return None
+        return self._on_loop.run_block(template, columns, started)
 
     def expectation(self, request: Request) -> Expectation:
         """Whether such a request would be admitted now, and how long it would take."""

@@ -39,7 +39,7 @@ async def _serve(start: Start) -> None:
     metrics = serving.metrics(lambda: _reading(serving), None)
     service = EngineService(
         engine,
-        serving.loop.after_batches,
+        serving.loop,
         control=journaled,
         methods={"metrics": metrics.render},
     )

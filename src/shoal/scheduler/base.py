@@ -85,6 +85,11 @@ class Scheduler(Protocol):
         """For the event loop: take over a request as a batch, if it would be the next one anyway;
         false, with nothing done, if not."""
 
+    def start_block(self, rows: int, key: object, count: int) -> bool:
+        """For the event loop: take `count` requests of one template, with `rows` rows each, over as
+        a batch, as if they had been queued and taken at once. False, with nothing done, if others
+        wait or they might have to wait or to be divided."""
+
     def finished(self, batch: Sequence[Request]) -> None:
         """A batch that was taken has been executed."""
 

@@ -46,6 +46,7 @@ class Batcher:
     __slots__ = (
         "__dict__",
         "_admission",
+        "_block_cuts",
         "_clock",
         "_concurrent",
         "_lock",
@@ -102,6 +103,8 @@ class Batcher:
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
         # Why the last lone request was taken at once, and its rows.
         self._lone_cut: tuple[Reason, int] | None = None
+        # The same for requests of one template that were taken together, by their rows and number.
+        self._block_cuts: dict[tuple[int, int], tuple[Reason, int]] = {}
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
@@ -463,6 +466,28 @@ class Batcher:
                 known = self._lone_cut = (cut.reason, request.rows)
             request.queued_ns = self._clock()
             request.state = EXECUTING
+            self.recent.append(known)
+        return True
+
+    def start_block(self, rows: int, key: object, count: int) -> bool:
+        """As `start_lone`, for `count` requests of one template with `rows` rows each that arrived
+        together and would be one batch. False, with nothing done, if they would not, or where the
+        cost of each request is recorded."""
+        if self._admission is not None:
+            return False
+        if self._concurrent is not None and self._concurrent.busy:
+            return False
+        with self._lock:
+            if self._on_arrival is None or self._queue or self._order is not None or self._closed:
+                return False
+            known = self._block_cuts.get((rows, count))
+            if known is None:
+                if self._max_delay_ns or self._hold_until:
+                    return False
+                cut = self._policy.cut(((rows, key),) * count, 0, 1)
+                if cut.count != count:
+                    return False
+                known = self._block_cuts[rows, count] = (cut.reason, rows * count)
             self.recent.append(known)
         return True
 

@@ -276,6 +276,10 @@ class SequenceBatcher:
                     soonest_ns = wait_ns
         return self._in_order(batch), soonest_ns
 
+    def start_block(self, rows: int, key: object, count: int) -> bool:  # noqa: ARG002 - likewise
+        """Each request has its own place in a sequence."""
+        return False
+
     def start_lone(self, request: Request) -> bool:  # noqa: ARG002 - as the batcher's
         """Never: requests of sequences have their places."""
         return False

@@ -254,11 +254,11 @@ class ModelStatistics:
         count = len(requests)
         if not count:
             return
-        compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = moments
+        compute_start_ns = moments.compute_start_ns
         if end_ns is None:
-            end_ns = max(self._clock(), compute_end_ns)
-        last_inference_ns = self._wall_clock()
+            end_ns = max(self._clock(), moments.compute_end_ns)
         if count == 1 and self._keeps_lone:
+            last_inference_ns = self._wall_clock()
             request = requests[0]
             lone = (request.start_ns, request.queued_ns, request.rows, rows, moments, end_ns)
             with self._lock:
@@ -267,15 +267,43 @@ class ModelStatistics:
                 if len(self._lone) == _MOST_LONE:
                     self._count_lone()
             return
-        input_ns = input_end_ns - compute_start_ns
-        infer_ns = output_start_ns - input_end_ns
-        output_ns = compute_end_ns - output_start_ns
         inferences = sum([request.rows for request in requests])
         # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
         started = sorted([request.start_ns for request in requests])
         queued = sorted([request.queued_ns for request in requests])
         if not queued[0] or queued[-1] > compute_start_ns:  # some never waited
             queued = sorted([min(at or compute_start_ns, compute_start_ns) for at in queued])
+        self._count(
+            started, queued, inferences, rows, moments, end_ns, answered_before=answered_before
+        )
+
+    def executed_block(
+        self, started: list[int], queued_ns: int, request_rows: int, rows: int, moments: Moments
+    ) -> None:
+        """As `executed`, for requests that are alike: they began at `started`, in rising order,
+        have `request_rows` rows each and were all queued at one moment."""
+        count = len(started)
+        end_ns = max(self._clock(), moments.compute_end_ns)
+        self._count(started, [queued_ns] * count, count * request_rows, rows, moments, end_ns)
+
+    def _count(
+        self,
+        started: list[int],
+        queued: list[int],
+        inferences: int,
+        rows: int,
+        moments: Moments,
+        end_ns: int,
+        *,
+        answered_before: bool = False,
+    ) -> None:
+        """Count one execution, whose requests began and were queued at these moments, rising."""
+        last_inference_ns = self._wall_clock()
+        count = len(started)
+        compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = moments
+        input_ns = input_end_ns - compute_start_ns
+        infer_ns = output_start_ns - input_end_ns
+        output_ns = compute_end_ns - output_start_ns
         success_ns = count * end_ns - sum(started)
         queue_ns = count * compute_start_ns - sum(queued)
         histograms = self._histograms

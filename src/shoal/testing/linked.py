@@ -68,7 +68,7 @@ class LinkedServer(Server):
 
     def _new_inbox(self) -> LoopInbox:
         inbox = super()._new_inbox()
-        self._service = EngineService(self.engine, inbox.after_batches)
+        self._service = EngineService(self.engine, self._serving.loop)
         self.repository.on_change(self._service.model_changed)
         ours, theirs = socket.socketpair()
         self._service.connect(Link(ours))

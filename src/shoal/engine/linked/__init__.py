@@ -7,7 +7,7 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
 
     infer      number, request             a full request, which the engine validates
     template   template, request           what the requests of the next groups have in common
-    group      template, first number, ids, start, contents
+    group      template, first number, count, ids, start, contents
     cancel     number                      its client has left
     call       number, method, arguments   one of `service.METHODS`
     seen       change                      nothing older than this is remembered any more
@@ -20,7 +20,8 @@ Messages of the engine:
 
     response   number, response            one of a request's responses, the last one marked
     layout     layout, definition          names, shapes and sizes of outputs
-    results    layout, numbers, contents   the only responses of requests of one template
+    results    layout, numbers, contents   the only responses of requests of one template; numbers
+                                           are a list, or the first one and their count
     refused    error, numbers              requests of one template that found no room
     returned   number, value               the result of a call
     raised     number, error               its error

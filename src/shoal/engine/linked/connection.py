@@ -171,11 +171,13 @@ class EngineConnection:
             contents: Any = self.link.pack_buffers(
                 [request.message[place] for request in requests for place in request.places]
             )
-        elif len(template.sizes) == 1:
-            contents = b"".join([request.message[request.places[0]] for request in requests])
         else:
             contents = b"".join(
-                [request.message[place] for request in requests for place in request.places]
+                [
+                    request.message[request.places[index]]
+                    for index in range(len(template.sizes))
+                    for request in requests
+                ]
             )
         ids = [request.id for request in requests]
         first, count = self._next_hit, len(requests)
@@ -293,9 +295,13 @@ class EngineConnection:
             request.state = DONE
         request.reply.send(response)
 
-    def _take_results(self, number: int, numbers: Sequence[int], places: Sequence[Any]) -> None:
-        """Answer requests of a batch that were made from one template, or from alike ones."""
+    def _take_results(self, number: int, numbers: Any, places: Sequence[Any]) -> None:
+        """Answer requests of a batch that were made from one template, or from alike ones. Their
+        numbers are a list, or the first one and how many there are."""
         take = self._requests.pop
+        if isinstance(numbers, tuple):
+            first, count = numbers
+            numbers = range(first, first + count)
         requests: Any = [take(one, None) for one in numbers]
         try:
             contents = self.link.unpack_buffers(places)

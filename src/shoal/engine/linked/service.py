@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,13 +34,14 @@ from shoal.core.planned import (
 from shoal.core.reply import DISCARD
 from shoal.core.request import DONE, Request
 from shoal.core.response import Response
-from shoal.core.tensor import Tensor
+from shoal.core.tensor import Buffer, Tensor
 from shoal.core.validate import validate
 from shoal.engine.linked import messages
 from shoal.engine.linked.messages import ModelDescription
 from shoal.engine.linked.tracing import FrontendTraces
 from shoal.engine.local import LocalEngine
 from shoal.errors import Internal, QueueRejected, ShoalError
+from shoal.instance.inline import LoopHandle
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import INLINE_BYTES, Link
@@ -47,12 +49,14 @@ from shoal.statistics.trace_settings import Changes
 
 logger = logging.getLogger(__name__)
 
+_start = attrgetter("start_ns")
 _TYPES = {kind.number: kind for kind in dtypes.ALL}
 _THREADS = 8  # for calls that block
 _MOST_BACKLOG_BYTES = 16 << 20  # that a front end has not read, before models are slowed down
 _SLOW_DOWN_SECS = 0.001
 _SEEN_SECS = 1.0  # for front ends to forget what they know of a model that was replaced
 _MOST_TEMPLATES = 4096
+_LEAST_IN_BLOCK = 2  # a single request has a quicker way
 
 
 class Control(Protocol):
@@ -83,19 +87,20 @@ class EngineService:
     def __init__(
         self,
         engine: LocalEngine,
-        after_batches: Callable[[Callable[[], None]], object],
+        loop: LoopHandle,
         *,
         control: Control | None = None,
         methods: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        """`after_batches` has the loop call its argument at the end of an iteration. `control`
-        is used instead of the engine's own methods. `methods` are further ones that front ends may
-        call; they may block, and return plain values."""
+        """`loop` is the one that runs. `control` is used instead of the engine's own methods.
+        `methods` are further ones that front ends may call; they may block, and return plain
+        values."""
         control = self._controlled = control or engine
         self.engine = engine
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
-        self.after_batches = after_batches
+        self.after_batches = loop.after_batches
+        self._after_reading = loop.after_reading
         self.replies = _Replies()
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-engine-calls")
         self.methods: dict[str, Callable[..., Any]] = {
@@ -117,6 +122,7 @@ class EngineService:
             **(methods or {}),
         }
         self._templates: dict[Any, RequestTemplate] = {}
+        self._groups: dict[RequestTemplate | None, list[_Group]] = {}
         self._keys: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._next_key = itertools.count(1)
         self._layout_numbers: dict[Any, int] = {}
@@ -224,6 +230,77 @@ class EngineService:
         readiness = self.engine.readiness()
         return readiness.ready, [astuple(problem) for problem in readiness.problems]
 
+    # ---- groups
+
+    def add(self, group: _Group) -> None:
+        """Requests have arrived; they run after those of other front ends have been read, too."""
+        template = group.known.template
+        groups = self._groups.get(template)
+        if groups is None:
+            groups = self._groups[template] = []
+            if len(self._groups) == 1:
+                self._after_reading(self.run_groups)
+        groups.append(group)
+
+    def run_groups(self) -> None:
+        """Run what has arrived: groups of one template as one batch where that is possible."""
+        waiting, self._groups = self._groups, {}
+        for template, groups in waiting.items():
+            if template is None:
+                for group in groups:
+                    group.frontend.submit(group)
+                continue
+            block: list[_Group] = []
+            rows = 0
+            for group in groups:
+                if rows + group.size > group.known.most_in_block and block:
+                    self._run_block(template, block)
+                    block, rows = [], 0
+                block.append(group)
+                rows += group.size
+            self._run_block(template, block)
+
+    def _run_block(self, template: RequestTemplate, block: Sequence[_Group]) -> None:
+        responses = self._responses(template, block)
+        if responses is None:
+            for group in block:
+                group.frontend.submit(group)
+            return
+        layout, contents = responses
+        start = 0
+        for group in block:
+            end = start + group.size
+            part = contents
+            if len(block) > 1:
+                part = [
+                    content[start * size : end * size]
+                    for content, size in zip(contents, layout.sizes, strict=True)
+                ]
+            group.frontend.send_results(layout, range(group.first, group.first + group.size), part)
+            start = end
+
+    def _responses(
+        self, template: RequestTemplate, block: Sequence[_Group]
+    ) -> PlannedResponses | None:
+        """The responses to all requests of a block, if they can run at once."""
+        model = template.live_model()
+        total = sum([group.size for group in block])
+        if model is None or total > block[0].known.most_in_block or total < _LEAST_IN_BLOCK:
+            return None
+        columns: list[Buffer]
+        if len(block) == 1:
+            (group,) = block
+            columns = [group.contents[column] for column in group.known.columns(total)]
+        else:
+            columns = [
+                b"".join([g.contents[g.known.columns(g.size)[index]] for g in block])
+                for index in range(len(template.sizes))
+            ]
+        started: list[int] = []
+        for group in sorted(block, key=_start) if len(block) > 1 else block:
+            started += [group.start_ns] * group.size
+        return self.engine.run_block(model, template, columns, started)
+
     # ---- templates
 
     def template(self, packed: tuple[Any, ...]) -> RequestTemplate | None:
@@ -326,27 +403,53 @@ class _Replies:
 class _KnownTemplate:
     """A template of a front end, and where the inputs of each request of a group are."""
 
-    __slots__ = ("is_large", "packed", "places", "row_bytes", "template")
+    __slots__ = ("_columns", "_places", "is_large", "most_in_block", "packed", "template")
 
     def __init__(self, template: RequestTemplate | None, packed: tuple[Any, ...]) -> None:
         self.template = template
         self.packed = packed
         sizes: tuple[int, ...] = packed[3]
-        self.row_bytes = sum(sizes)
         self.is_large = max(sizes, default=0) > INLINE_BYTES
-        self.places: list[tuple[slice, ...]] = []
+        self.most_in_block = 0  # requests that may run as one batch
+        model = None if template is None else template.live_model()
+        if template is not None and model is not None and not self.is_large:
+            self.most_in_block = model.config.max_batch_size // template.rows
+        self._columns: dict[int, list[slice]] = {}
+        self._places: dict[int, list[tuple[slice, ...]]] = {}
 
-    def places_of(self, count: int) -> list[tuple[slice, ...]]:
-        """Those of the first `count` requests."""
-        places = self.places
-        while len(places) < count:
-            at = len(places) * self.row_bytes
-            row = []
+    def columns(self, count: int) -> list[slice]:
+        """Where each input of all requests is, in the contents of a group of `count`."""
+        known = self._columns.get(count)
+        if known is None:
+            known, at = [], 0
             for size in self.packed[3]:
-                row.append(slice(at, at + size))
-                at += size
-            places.append(tuple(row))
-        return places
+                known.append(slice(at, at + size * count))
+                at += size * count
+            self._columns[count] = known
+        return known
+
+    def places(self, count: int) -> list[tuple[slice, ...]]:
+        """Where the inputs of each request are, in the contents of a group of `count`."""
+        known = self._places.get(count)
+        if known is None:
+            columns = [
+                [slice(at, at + size) for at in range(column.start, column.stop, size or 1)]
+                for column, size in zip(self.columns(count), self.packed[3], strict=True)
+            ]
+            known = self._places[count] = list(zip(*columns, strict=True))
+        return known
+
+
+class _Group(NamedTuple):
+    """Requests of one template that a front end has sent in one message."""
+
+    frontend: Frontend
+    known: _KnownTemplate
+    first: int
+    size: int  # how many they are
+    ids: Sequence[str] | None
+    start_ns: int
+    contents: Any
 
 
 class Frontend:
@@ -368,7 +471,7 @@ class Frontend:
             "infer": self._infer,
             "template": self._take_template,
             "forget": self._forget_template,
-            "group": self._infer_group,
+            "group": self._take_group,
             "cancel": self._cancel,
             "call": self._call,
             "seen": self._take_seen,
@@ -407,6 +510,7 @@ class Frontend:
         self._service.leave(self)
 
     def _infer(self, number: int, packed: tuple[Any, ...]) -> None:
+        self._service.run_groups()  # which arrived before
         reply = _ReplyTo(self, number)
         try:
             request = messages.unpack_request(self._link, packed, reply)
@@ -438,7 +542,7 @@ class Frontend:
     def _forget_template(self, number: int) -> None:
         del self._templates[number]
 
-    def _infer_group(
+    def _take_group(
         self,
         template_number: int,
         first: int,
@@ -448,6 +552,11 @@ class Frontend:
         contents: Any,
     ) -> None:
         known = self._templates[template_number]
+        self._service.add(_Group(self, known, first, count, ids, start_ns, contents))
+
+    def submit(self, group: _Group) -> None:
+        """Queue the requests of a group, or answer them with the error."""
+        _, known, first, count, ids, start_ns, contents = group
         template = known.template
         model = None if template is None else template.live_model()
         if template is None or model is None:
@@ -457,7 +566,7 @@ class Frontend:
         if known.is_large:
             requests = self._large_requests(template, model, first, count, ids, start_ns, contents)
         else:
-            places = known.places_of(count)
+            places = known.places(count)
             requests = [
                 PlannedRequest(
                     template,
@@ -527,8 +636,7 @@ class Frontend:
         if known.is_large:
             buffers = self._link.unpack_buffers(contents)
         else:
-            places = known.places_of(count)
-            buffers = [contents[place] for row in places[:count] for place in row]
+            buffers = [contents[place] for row in known.places(count) for place in row]
         for index in range(count):
             row = buffers[index * width : (index + 1) * width]
             request = Request(
@@ -549,6 +657,7 @@ class Frontend:
             self._submit(first + index, request)
 
     def _cancel(self, number: int) -> None:
+        self._service.run_groups()  # it may be one of them
         request = self._requests.get(number)
         if request is not None:
             request.cancel()
@@ -639,12 +748,13 @@ class Frontend:
         self._send("response", number, packed)
 
     def send_results(
-        self, layout: ResponseLayout, numbers: list[int], contents: Sequence[Any]
+        self, layout: ResponseLayout, numbers: Sequence[int], contents: Sequence[Any]
     ) -> None:
         """Send the only responses of requests of one template."""
-        forget = self._requests.pop
-        for one in numbers:
-            forget(one, None)
+        requests = self._requests
+        if requests:
+            for one in numbers:
+                requests.pop(one, None)
         if self.closed:
             return
         number = self._service.layout_number(layout)
@@ -653,7 +763,8 @@ class Frontend:
                 if number not in self._layouts:
                     self._send("layout", number, messages.pack_layout(layout))
                     self._layouts.add(number)
-        self._send("results", number, numbers, self._link.pack_buffers(contents))
+        span = (numbers.start, len(numbers)) if isinstance(numbers, range) else numbers
+        self._send("results", number, span, self._link.pack_buffers(contents))
 
     def send_refusals(self, error: QueueRejected, numbers: list[int]) -> None:
         """Send the error of requests of one template that found no room."""

@@ -34,7 +34,7 @@ class LinkedWorld:
         self.trace_file = folder / "trace.json"
         models = folder / "models"
         add_fake(models, "held", dims="16")
-        handle = LoopHandle()
+        handle = self.handle = LoopHandle()
         handle.bind(self.loop)
         self.inbox = LoopInbox(self.loop, handle.after_reading, handle.after_batches)
         self.repository = ModelRepository(
@@ -56,7 +56,7 @@ class LinkedWorld:
 
     async def _start(self):
         assert await asyncio.to_thread(self.repository.start) == {}
-        self.service = EngineService(self.engine, self.inbox.after_batches)
+        self.service = EngineService(self.engine, self.handle)
         self.repository.on_change(self.service.model_changed)
         for _ in range(2):
             ours, theirs = socket.socketpair()
