@@ -6,6 +6,7 @@ ARGS ?=
 SECONDS ?= 60
 MINUTES ?= 10
 SEED ?= $(shell date +%s)
+SERVER_TESTS := tests/server tests/compat tests/tasks tests/attacks tests/backends
 STOPS := tests/server/test_stops.py::test_what_was_received_is_answered
 
 # For `make accept` and `make upstream`; see CONTRIBUTING.md.
@@ -46,12 +47,17 @@ test: $(VENV)/.installed-dev ## install, then run the whole test suite
 test-quick: $(VENV)/.installed-dev ## install, then run the unit tests: no sockets, at most a minute on two cores
 	@$(BIN)/python tools/run_tests.py --quick
 
-test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plans each forced on and off
+test-modes: $(VENV)/.installed-dev ## run the suite with loop execution and plans each forced on and off, and with front-end processes
 	@for execution in loop threads; do for plans in true false; do \
 	    echo "SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans"; \
 	    SHOAL_EXECUTION=$$execution SHOAL_PLANS=$$plans PATH="$(CURDIR)/.tools/bin:$$PATH" \
 	        $(BIN)/python tools/run_tests.py $(ARGS) || exit 1; \
 	done; done
+	@for servers in linked processes; do \
+	    echo "SHOAL_SERVERS=$$servers"; \
+	    SHOAL_SERVERS=$$servers PATH="$(CURDIR)/.tools/bin:$$PATH" \
+	        $(BIN)/python tools/run_tests.py $(or $(ARGS),$(SERVER_TESTS)) || exit 1; \
+	done
 
 chaos: $(VENV)/.installed-dev ## faults against a real server for MINUTES: killed processes, full disks, no memory; SEED repeats a run
 	@echo "make chaos MINUTES=$(MINUTES) SEED=$(SEED)"

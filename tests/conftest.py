@@ -53,6 +53,8 @@ def pytest_collection_modifyitems(items):
         for marker, names in PROGRAMS.items()
     }
     for item in items:
+        if os.environ.get("SHOAL_SERVERS") and item.get_closest_marker("one_process"):
+            item.add_marker(pytest.mark.skip(reason="the engine is at the other end of a link"))
         for marker, names in missing.items():
             if names and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(names)}"))

@@ -111,6 +111,7 @@ def shared(array, buffers):
     return int(covered.sum())
 
 
+@pytest.mark.one_process
 def test_a_batch_of_one_is_never_copied(running, backend, witness):
     for number in range(3):  # from the second one on with a plan
         backend.batches.clear()
@@ -127,6 +128,7 @@ def test_a_batch_of_one_is_never_copied(running, backend, witness):
         assert shared(result[0], witness.sent) == array.nbytes
 
 
+@pytest.mark.one_process
 def test_a_batch_is_joined_once_and_its_outputs_are_views(running, backend, witness):
     backend.gate.clear()
     requests = [
@@ -150,6 +152,7 @@ def test_a_batch_is_joined_once_and_its_outputs_are_views(running, backend, witn
     assert shared(result, witness.sent) == result.nbytes - first
 
 
+@pytest.mark.one_process
 def test_the_loop_runs_large_inputs_alone_and_copies_none(running, backend, witness, mode):
     if mode != "loop":
         pytest.skip("threads join whatever waits together")

@@ -203,6 +203,7 @@ def test_a_real_model_goes_back_and_forth_with_the_size_of_its_inputs(tmp_path, 
         assert mode(running, "sized") == "loop"
 
 
+@pytest.mark.one_process
 def test_the_responses_of_a_batch_wake_the_loop_once(tmp_path, burner, monkeypatch):
     woken = []
     drain = LoopInbox._drain

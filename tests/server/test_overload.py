@@ -150,6 +150,7 @@ def test_our_client_knows_when_to_try_again(serve_held, fake, scheme):
         check(second, 1)
 
 
+@pytest.mark.one_process
 def test_a_large_body_is_refused_before_it_is_decoded(serve_held, fake, monkeypatch):
     with serve_held("dynamic_batching { default_queue_policy { max_queue_size: 1 } }") as running:
         first = hold(running, fake)

@@ -217,6 +217,7 @@ def test_metrics_and_statistics_agree(running):
     assert running.metric("shoal_batch_size_sum", **of) == entry["inference_count"]
 
 
+@pytest.mark.one_process
 def test_statistics_of_all_models_are_made_off_the_event_loop(running, monkeypatch):
     made_by = []
 

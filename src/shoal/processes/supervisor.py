@@ -110,7 +110,7 @@ class Supervisor:
     def __init__(self, options: Options, frontends: int, *, log: Log | None = None) -> None:
         """Starts nothing yet. `frontends` is the number of front ends; `log` gets the settings that
         clients change."""
-        self._options = options
+        self.options = options
         self._log = log
         self._count = frontends
         self.ports = ListeningPorts()
@@ -136,7 +136,7 @@ class Supervisor:
         Raises a ShoalError for a port that cannot be opened, and as `Server.load` for models.
         Call `stop` in any case.
         """
-        self._options = await self.ports.bind(self._options)
+        self.options = await self.ports.bind(self.options)
         self._start_engine()
         listening = [self._start_frontend(index) for index in range(self._count)]
         await asyncio.gather(*listening)
@@ -151,7 +151,7 @@ class Supervisor:
             {"loaded": self._take_loaded, "controlled": self._record, "stopped": self._take_end},
             self._engine_ended,
         )
-        engine.send("start", pickle.dumps(self._options), calls)
+        engine.send("start", pickle.dumps(self.options), calls)
         if not self._was_loaded:
             self._connect_all(engine)
 
@@ -218,7 +218,7 @@ class Supervisor:
             ended,
         )
         names = [tuple(entry) for entry in self._names.entries()]
-        frontend.send("start", pickle.dumps(self._options), [self.ports.inherited(), names])
+        frontend.send("start", pickle.dumps(self.options), [self.ports.inherited(), names])
         self._connect(frontend)
         return listening
 
@@ -289,12 +289,12 @@ class Supervisor:
     @property
     def http_port(self) -> int:
         """The actual port, once it listens."""
-        return self._options.http_port
+        return self.options.http_port
 
     @property
     def metrics_port(self) -> int:
         """The actual port, once it listens."""
-        return self._options.metrics_port
+        return self.options.metrics_port
 
     def reload(self) -> None:
         """SIGHUP: every process reads its files again."""
@@ -316,7 +316,7 @@ class Supervisor:
         """Shut down in order, however far `start` got. False if that took longer than the exit
         timeout."""
         self._stopping = True
-        options = self._options
+        options = self.options
         if self._engine is not None:
             self._engine.send("begin_exit")
         drain_secs = options.drain_secs if self._was_loaded else 0.0

@@ -72,6 +72,8 @@ class TaskEndpoint:
         self._changed = threading.Condition()  # guards _calls and _closed
         self._calls = 0
         self._closed = False
+        # Blocks until calls have ended that front-end processes have begun, where there are any.
+        self.finish_elsewhere: Callable[[], None] = lambda: None
 
     @property
     def operation(self) -> str:
@@ -105,6 +107,7 @@ class TaskEndpoint:
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: self._calls == 0)
+        self.finish_elsewhere()
         self.task.close()
 
 

@@ -1,13 +1,16 @@
-"""A server whose frontends reach the engine through a link, in one process.
+"""Servers whose frontends reach the engine through a link, for runs of tests in that mode.
 
-The frontends have a `LinkedEngine`, as in a front-end process; its link ends at an `EngineService`
-of the same event loop. So every test of a server is one of the link, too, and may still look
-inside. A call that blocks the loop waits for itself, and fails.
+    SHOAL_SERVERS=linked      in one process: its tests may still look inside
+    SHOAL_SERVERS=processes   two front ends, an engine and a supervisor, as --frontend-processes=2
+
+In the first mode the frontends have a `LinkedEngine`, as in a front-end process; its link ends at
+an `EngineService` of the same event loop. A call that blocks the loop waits for itself, and fails.
 """
 
 from __future__ import annotations
 
 import socket
+import unittest
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +24,42 @@ from shoal.instance import device
 from shoal.link.link import Link
 from shoal.logs import Log
 from shoal.ports import Ports
+from shoal.processes.supervisor import Supervisor
 from shoal.server import Server
 from shoal.tasks.workers import Workers
+
+
+class ServerOfProcesses:
+    """A server of several processes, as tests use a `Server`. Those that need more are skipped."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        functions: Sequence[Any] = (),
+        backends: BackendRegistry | None = None,
+        log: Log | None = None,
+    ) -> None:
+        """See `Server`."""
+        if functions or backends or log:
+            raise unittest.SkipTest("has models, a backend or a log in its own process")
+        self.options = options
+        self._supervisor: Supervisor | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Ports; nothing else can be seen from here."""
+        if name.endswith("_port") and self._supervisor is not None:
+            return getattr(self._supervisor.options, name)
+        raise unittest.SkipTest(f"looks at {name}, which is in another process")
+
+    async def start(self) -> None:
+        """See `Server`."""
+        self._supervisor = Supervisor(self.options, 2)
+        await self._supervisor.start()
+
+    async def stop(self) -> bool:
+        """See `Server`."""
+        return self._supervisor is None or await self._supervisor.stop()
 
 
 class LinkedServer(Server):

@@ -28,13 +28,14 @@ from shoal.logs import Log
 from shoal.models.served import ServedModel
 from shoal.server import ModelsFailed, Server
 from shoal.testing import WAIT_SECS
-from shoal.testing.linked import LinkedServer
+from shoal.testing.linked import LinkedServer, ServerOfProcesses
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 ADDRESS = LOOPBACK
+_KINDS = {"": Server, "linked": LinkedServer, "processes": ServerOfProcesses}  # of a test run
 _LOOK_SECS = 0.002
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -251,7 +252,7 @@ def running_server(
     """
     paths = tuple(str(path) for path in repositories)
     made = Options(model_repository=paths, **{**DEFAULTS, **options})
-    kind = LinkedServer if os.environ.get("SHOAL_LINKED") == "true" else Server
+    kind: Any = _KINDS[os.environ.get("SHOAL_SERVERS", "")]
     server = kind(made, functions=functions, backends=backends, log=log)
     loop = LoopThread("shoal-testing-server")
     running = RunningServer(server, loop)

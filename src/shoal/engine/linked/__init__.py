@@ -5,13 +5,15 @@
 
 Messages of a front end. Numbers are its own, and are never used twice on a link:
 
-    infer      number, request             a full request, which the engine validates
+    infer      number, request, model      a full request, which the engine validates; for the tasks
+                                           of a model that was replaced, the model's number
     template   template, request           what the requests of the next groups have in common
     group      template, first number, count, ids, start, contents
     cancel     number                      its client has left
     call       number, method, arguments   one of `service.METHODS`
     seen       change                      nothing older than this is remembered any more
     task       model, counts               what a model's task did in the front end
+    retired    model                       no call of the model's task is under way any more
     trace      number, model, headers      a request has come in that may be sampled
     trace_call number, model, start        it is a call that leads to requests
     trace_end  number, events, calls, ...  it was answered, or its client has left
@@ -26,6 +28,7 @@ Messages of the engine:
     returned   number, value               the result of a call
     raised     number, error               its error
     changed    change, name                other versions of a model serve now
+    retire     model                       begin no more calls of the model's task
     settings   change, tracing, log        whether requests may be sampled; settings of the log
 
 `messages` has the forms of requests, responses and models.

@@ -69,6 +69,7 @@ class LinkedEngine(Engine):
         self._all: list[LinkedModel] | None = None  # the newest of each
         self._on_demand: dict[Key, str] = {}  # models that their first request loads
         self._lookups: dict[Key, list[Settled]] = {}
+        self._with_tasks: dict[int, LinkedModel] = {}  # whose tasks have not ended
         self._changes = 0  # a lookup that began before the last one may be out of date
 
     # ---- the link
@@ -76,7 +77,7 @@ class LinkedEngine(Engine):
     def connect(self, link: Link, inbox: LoopInbox) -> None:
         """Use the engine at the other end of `link`. On the loop's thread."""
         self._connection = EngineConnection(
-            link, inbox, self._forget, self._lost, self._take_settings
+            link, inbox, self._forget, self._lost, self._take_settings, self._retire
         )
         self.tracer.connection = self._connection
 
@@ -145,6 +146,9 @@ class LinkedEngine(Engine):
 
     def infer(self, request: Request) -> None:
         """See `Engine`. The engine process validates it, too: another version may serve by then."""
+        self._infer(request, 0)
+
+    def _infer(self, request: Request, key: int) -> None:
         connection = self._linked()
         inputs = request.inputs
         model = self._models.get((request.model_name, request.model_version))
@@ -152,7 +156,7 @@ class LinkedEngine(Engine):
             if request.trace is None:  # a refusal is part of a trace, which the engine keeps
                 validate(request, model.signature)
             request.served_by = model
-        connection.infer(request, inputs)
+        connection.infer(request, inputs, key)
 
     def infer_group(
         self, requests: Sequence[PlannedRequest], model: Any
@@ -247,8 +251,35 @@ class LinkedEngine(Engine):
                 key: text for key, text in self._on_demand.items() if name not in ("", key[0])
             }
         for model in dropped:
-            if model.task is not None:
-                self._threads.submit(model.close)
+            self._close(model)
+
+    def _close(self, model: LinkedModel, then: Callable[[], None] = lambda: None) -> None:
+        """End the task of a model when its calls have ended, then call `then`. Does not wait."""
+        if model.task is None:
+            then()
+            return
+
+        def close() -> None:
+            model.close()
+            with self._lock:
+                self._with_tasks.pop(model.key, None)
+            then()
+
+        threading.Thread(target=close, name="shoal-task-end", daemon=True).start()
+
+    def _retire(self, connection: EngineConnection, key: int) -> None:
+        """Begin no more calls of a model's task, which the engine is about to unload."""
+
+        def retired() -> None:
+            connection.tell("retired", key)
+
+        with self._lock:
+            self._changes += 1  # no lookup under way may bring it back
+            model = self._with_tasks.get(key)
+        if model is None:
+            retired()
+        else:
+            self._close(model, retired)
 
     def look_up(self, key: Key, settled: Settled) -> None:
         """Ask the engine for a model, for `ModelLookup`."""
@@ -294,11 +325,15 @@ class LinkedEngine(Engine):
                 described = value if key is _ALL else [value]
                 models = [self._make(ModelDescription(*one)) for one in described]
                 with self._lock:
+                    known = {*self._models.values(), *(self._all or ())}
                     if changes == self._changes:
+                        known.update(models)
                         if key is _ALL:
                             self._all = models
                         else:
                             self._models[key] = models[0]
+                for model in set(models) - known:  # it has been replaced meanwhile
+                    self._close(model)
         except ShoalError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001 - becomes the response
@@ -313,7 +348,11 @@ class LinkedEngine(Engine):
                 found: LinkedModel = model
                 return found
         connection = self._linked()
-        return LinkedModel(description, self.infer, self._workers, connection.count_task)
+        made = LinkedModel(description, self._infer, self._workers, connection.count_task)
+        if made.task is not None:
+            with self._lock:
+                self._with_tasks[made.key] = made
+        return made
 
     def _settle(self, key: Key, error: ShoalError | None) -> None:
         with self._lock:

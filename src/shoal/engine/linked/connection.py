@@ -74,10 +74,12 @@ class EngineConnection:
         changed: Callable[[str], None],
         lost: Callable[[EngineConnection], None],
         settings: Callable[[EngineConnection, bool, Mapping[str, Any]], None],
+        retire: Callable[[EngineConnection, int], None],
     ) -> None:
         """Call it on the loop's thread. `changed` gets names of models that are to be looked up
         again, "" for all of them; `lost` is called once, on the loop, when the link has ended;
-        `settings` gets whether requests may be sampled, and the settings of the log."""
+        `settings` gets whether requests may be sampled, and the settings of the log; `retire` gets
+        the keys of models whose tasks are to end, and tells the engine `retired`."""
         self.link = link
         self._inbox = inbox
         self._changed = changed
@@ -104,6 +106,7 @@ class EngineConnection:
             "raised": self._take_error,
             "changed": self._take_change,
             "settings": self._take_settings,
+            "retire": lambda key: retire(self, key),
         }
         self._loop.add_reader(link.fileno(), self._read)
 
@@ -144,14 +147,15 @@ class EngineConnection:
             error.retry_secs = _RETRY_SECS
             raise error
 
-    def infer(self, request: Request, inputs: Mapping[str, Tensor]) -> None:
-        """Send a full request; `inputs` are as they were received. Raises Unavailable."""
+    def infer(self, request: Request, inputs: Mapping[str, Tensor], model: int = 0) -> None:
+        """Send a full request; `inputs` are as they were received. `model` is the key of the one
+        to use even if another one has replaced it. Raises Unavailable."""
         self._check_room()
         number = next(self._numbers)
         self._requests[number] = request
         request.on_cancel = lambda: self._cancel(number)
         try:
-            self._send("infer", number, messages.pack_request(self.link, request, inputs))
+            self._send("infer", number, messages.pack_request(self.link, request, inputs), model)
         except BaseException:
             del self._requests[number]
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class LinkedModel:
     def __init__(
         self,
         description: ModelDescription,
-        infer: Callable[[Request], None],
+        infer: Callable[[Request, int], None],
         workers: Callable[[], Workers],
         count_task: CountTask,
     ) -> None:
@@ -36,7 +37,9 @@ class LinkedModel:
         self.folders: tuple[Path, ...] = description.read_folders()
         self.config: ModelConfig = description.read_config()
         self.signature: Signature = description.read_signature(self.config.max_batch_size)
-        self.accept = infer  # for the task
+        self._closing = threading.Lock()  # whoever closes it waits for the end of its calls
+        self._closed = False
+        self._infer = infer
         self.task: TaskEndpoint | None = open_endpoint(
             self,
             self.folders[0],
@@ -44,10 +47,16 @@ class LinkedModel:
             lambda name: _ForwardedCounts(name, self.key, count_task),
         )
 
+    def accept(self, request: Request) -> None:
+        """Take over a request of its task, even if another version has replaced this one."""
+        self._infer(request, self.key)
+
     def close(self) -> None:
         """Serve the calls of its task that have begun, then end that. Blocks."""
-        if self.task is not None:
-            self.task.finish()
+        with self._closing:
+            if self.task is not None and not self._closed:
+                self.task.finish()
+            self._closed = True
 
 
 class _ForwardedCounts(TaskStatistics):

@@ -19,7 +19,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -125,6 +125,7 @@ class EngineService:
         self._groups: dict[RequestTemplate | None, list[_Group]] = {}
         self._keys: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._next_key = itertools.count(1)
+        self._described: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by key
         self._layout_numbers: dict[Any, int] = {}
         self._changed = threading.Condition()  # guards the rest
         self._frontends: set[Frontend] = set()
@@ -177,7 +178,7 @@ class EngineService:
         frontend.send_settings(self._changes, engine.tracer.active, engine.log_settings())
 
     def seen(self) -> None:
-        """A front end has forgotten what it knew. From any thread."""
+        """A front end has forgotten what it knew, or has ended calls. From any thread."""
         with self._changed:
             self._changed.notify_all()
 
@@ -217,14 +218,31 @@ class EngineService:
 
     def _describe(self, model: Any, name: str) -> tuple[Any, ...]:
         with self._changed:
-            key = self._keys.setdefault(model, 0) or next(self._next_key)
-            self._keys[model] = key
+            key = self._keys.get(model, 0)
+            if not key:
+                key = self._keys[model] = next(self._next_key)
+                self._described[key] = model
+                if model.task is not None:
+                    model.task.finish_elsewhere = partial(self._finish_calls, key)
         return tuple(ModelDescription.of(key, model, self.engine.ready_versions(name)))
 
     def served(self, key: int) -> Any:
-        """The model with that key, if it still serves."""
+        """The model with that key, until it is unloaded."""
+        return self._described.get(key)
+
+    def _finish_calls(self, key: int) -> None:
+        """Wait until no front end has calls of a model's task under way. Blocks."""
         with self._changed:
-            return next((model for model, known in self._keys.items() if known == key), None)
+            waiting = set(self._frontends)
+            for frontend in waiting:
+                frontend.send_retirement(key)
+            self._changed.wait_for(
+                lambda: (
+                    not any(key not in frontend.retired for frontend in waiting & self._frontends)
+                )
+            )
+            for frontend in waiting:
+                frontend.retired.discard(key)
 
     def _readiness(self) -> tuple[Any, ...]:
         readiness = self.engine.readiness()
@@ -460,6 +478,7 @@ class Frontend:
         self._link = link
         self.seen = 0
         self.closed = False
+        self.retired: set[int] = set()  # keys of models whose tasks have ended; for the service
         self._requests: dict[int, Request] = {}
         self._templates: dict[int, _KnownTemplate] = {}
         self._layouts: set[int] = set()
@@ -476,6 +495,7 @@ class Frontend:
             "call": self._call,
             "seen": self._take_seen,
             "task": self._count_task,
+            "retired": self._take_retirement,
             "trace": self._traces.start,
             "trace_call": self._traces.start_call,
             "trace_end": self._traces.end,
@@ -509,7 +529,7 @@ class Frontend:
         self._traces.close()
         self._service.leave(self)
 
-    def _infer(self, number: int, packed: tuple[Any, ...]) -> None:
+    def _infer(self, number: int, packed: tuple[Any, ...], key: int) -> None:
         self._service.run_groups()  # which arrived before
         reply = _ReplyTo(self, number)
         try:
@@ -518,13 +538,16 @@ class Frontend:
             reply.send(Response(packed[0], packed[1], packed[2], error=error))
             return
         self._traces.attach(request, packed[messages.TRACE])
-        self._submit(number, request)
+        model = self._service.served(key) if key else None
+        self._submit(number, request, None if model is None else model.accept)
 
-    def _submit(self, number: int, request: Request) -> None:
+    def _submit(
+        self, number: int, request: Request, accept: Callable[[Request], None] | None = None
+    ) -> None:
         """Have the engine take a request over, or answer it with the error."""
         self._requests[number] = request
         try:
-            self._service.engine.infer(request)
+            (accept or self._service.engine.infer)(request)
         except ShoalError as error:
             self._refuse(number, request, error)
         except Exception as error:
@@ -666,6 +689,10 @@ class Frontend:
         self.seen = change
         self._service.seen()
 
+    def _take_retirement(self, key: int) -> None:
+        self.retired.add(key)
+        self._service.seen()
+
     def _count_task(self, key: int, kind: str, count: int, elapsed_ns: int) -> None:
         model = self._service.served(key)
         if model is not None and model.task is not None:
@@ -775,6 +802,10 @@ class Frontend:
     def send_change(self, change: int, name: str) -> None:
         """Other versions of a model serve now."""
         self._send("changed", change, name)
+
+    def send_retirement(self, key: int) -> None:
+        """A model is about to be unloaded: calls of its task are to end."""
+        self._send("retire", key)
 
     def send_settings(self, change: int, tracing: bool, log: Mapping[str, Any]) -> None:
         """Whether requests may be sampled, and the settings of the log."""

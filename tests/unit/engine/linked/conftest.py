@@ -20,6 +20,7 @@ from shoal.repository.loader import RepositorySettings
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import ModelRepository
 from shoal.statistics.tracer import Tracer
+from shoal.tasks.workers import Workers
 from shoal.testing import WAIT_SECS
 from tests.support.fakes import FakeBackend
 from tests.support.repositories import add_fake
@@ -31,20 +32,22 @@ class LinkedWorld:
     def __init__(self, folder):
         self.loop = asyncio.new_event_loop()
         self.backend = FakeBackend()
+        self.workers = Workers(1)
         self.trace_file = folder / "trace.json"
-        models = folder / "models"
-        add_fake(models, "held", dims="16")
+        self.models = folder / "models"
+        add_fake(self.models, "held", dims="16")
         handle = self.handle = LoopHandle()
         handle.bind(self.loop)
         self.inbox = LoopInbox(self.loop, handle.after_reading, handle.after_batches)
         self.repository = ModelRepository(
             RepositorySettings(
-                paths=[models],
+                paths=[self.models],
                 control_mode="explicit",
                 load_models=["*"],
                 preparation=PreparationSettings(
                     loop=handle,
                     execution="threads",
+                    task_workers=lambda: self.workers,
                     backends=BackendRegistry({"fake": lambda: self.backend}),
                 ),
             )
@@ -62,7 +65,7 @@ class LinkedWorld:
             ours, theirs = socket.socketpair()
             self.service.connect(Link(ours))
             frontend = LinkedEngine(
-                server_id="triton", has_gpus=False, workers=lambda: None, log=Log()
+                server_id="triton", has_gpus=False, workers=lambda: self.workers, log=Log()
             )
             frontend.connect(Link(theirs), self.inbox)
             self.frontends.append(frontend)
@@ -92,6 +95,7 @@ class LinkedWorld:
         self.service.close()
         await asyncio.to_thread(self.repository.stop)
         self.engine.tracer.close()
+        self.workers.close()
         await self.loop.shutdown_default_executor()
 
 
