@@ -38,10 +38,12 @@ from shoal.frontends.http.listener import HttpListener
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.metrics import MetricsApplication
 from shoal.frontends.opening import open_port, open_unix
+from shoal.frontends.shared_limits import READ_AHEAD_BYTES
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.frontends.shared_names import SharedNames
 from shoal.frontends.tcp import TcpListener
 from shoal.frontends.tls import ServerTls
+from shoal.link.counters import SharedCounters
 from shoal.logs import Log
 from shoal.reloads import Reloads
 from shoal.serving import in_thread
@@ -69,10 +71,11 @@ class Ports:
         console: ConsoleState | None,
         pool: BufferPool = buffers.pool,
         names: SharedNames | None = None,
+        counters: SharedCounters | None = None,
     ) -> None:
         """Opens and reads nothing yet. Raises InvalidArgument for invalid settings. Large requests
-        are received into memory of `pool`. `names` are those that all front ends share, where there
-        are several."""
+        are received into memory of `pool`. `names` and `counters` are those that all front ends
+        share, where there are several."""
         self.options = options
         self.engine = engine
         self.reloads = reloads
@@ -80,15 +83,16 @@ class Ports:
         self._render_metrics = render_metrics
         self._console = console
         self.access_log: AccessLog | None = None
-        self._keys = settings.key_files(options)
+        self._keys = settings.key_files(options, counters)
         self.access = self._keys.access if self._keys is not None else None
-        self._clients = settings.client_limits(options, pool)
+        self._clients = settings.client_limits(options, pool, counters)
         self._http_options = settings.http_options(options)
         self.memory = SharedMemory(
             allowed=options.client_shared_memory,
             most_input_bytes=options.http_max_body_size,
             most_ahead_bytes=options.max_buffered_bytes,
             names=names,
+            read_ahead=None if counters is None else counters.of_server(READ_AHEAD_BYTES),
         )
         self._names = names
         self.application: Application | None = None  # of the HTTP port

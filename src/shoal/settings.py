@@ -30,12 +30,14 @@ from shoal.frontends.clouds.vertex_ai import VertexAiSettings
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
+from shoal.frontends.shared_limits import shared_client_limits
 from shoal.frontends.tcp import TcpLimits
 from shoal.frontends.tls import PemFile, ServerTls, TlsFiles
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
 from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.line_writer import LineWriter
+from shoal.link.counters import SharedCounters
 from shoal.logs import Log, LogSettings
 from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.layout import is_single_model
@@ -158,8 +160,9 @@ def vertex_ai(options: Options) -> VertexAiSettings:
     return VertexAiSettings(routes["PREDICT"], routes["HEALTH"], options.vertex_ai_default_model)
 
 
-def key_files(options: Options) -> KeyFiles | None:
-    """The keys of clients, read from their files; None if none are required.
+def key_files(options: Options, counters: SharedCounters | None = None) -> KeyFiles | None:
+    """The keys of clients, read from their files; None if none are required. Their quotas hold for
+    all processes that share `counters`.
 
     Raises a ShoalError for a file that cannot be used.
     """
@@ -177,7 +180,11 @@ def key_files(options: Options) -> KeyFiles | None:
             options.jwt_default_entry,
         )
     return KeyFiles(
-        options.api_keys, tokens, header=options.api_key_header, open_apis=options.open_apis
+        options.api_keys,
+        tokens,
+        header=options.api_key_header,
+        open_apis=options.open_apis,
+        counters=counters,
     )
 
 
@@ -214,9 +221,20 @@ def access_log(options: Options) -> AccessLog | None:
     )
 
 
-def client_limits(options: Options, pool: BufferPool) -> ClientLimits:
-    """What the clients of all inference ports together may occupy; large requests are received into
-    memory of `pool`."""
+def client_limits(
+    options: Options, pool: BufferPool, counters: SharedCounters | None = None
+) -> ClientLimits:
+    """What the clients of all inference ports together may occupy, in all processes that share
+    `counters`; large requests are received into memory of `pool`."""
+    if counters is not None:
+        return shared_client_limits(
+            counters,
+            max_buffered_bytes=options.max_buffered_bytes,
+            max_connections=options.max_connections,
+            max_per_address=options.max_connections_per_address,
+            most_here=most_connections(),
+            pool=pool,
+        )
     return ClientLimits.of(
         options.max_buffered_bytes,
         options.max_connections or most_connections(),

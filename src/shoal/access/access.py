@@ -14,11 +14,13 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.access.caller import ALL, APIS, Caller, ModelPatterns, Quota
 from shoal.access.entry import KeyEntry, digest_of
+from shoal.access.shared_quota import SharedCaller, SharedQuota
 from shoal.errors import Unauthenticated
+from shoal.link.counters import SharedCounters
 from shoal.statistics import keys as reasons
 from shoal.statistics.keys import KeyCounts
 
@@ -46,15 +48,18 @@ class Access:
         tokens: TokenVerifier | None = None,
         header: str = "",
         open_apis: Sequence[str] = (),
+        counters: SharedCounters | None = None,
     ) -> None:
         """`header` is where keys may be sent beside `Authorization: Bearer`. Requests of
-        `open_apis` need no key unless they name a model."""
+        `open_apis` need no key unless they name a model. Quotas are counted in `counters` where
+        other processes serve the same clients."""
         self.header = header.lower()
         self.open_apis = frozenset(open_apis)
         self._entries: dict[str, KeyEntry] = {}
         self._callers: dict[bytes, Caller] = {}
         self._counts: dict[str, KeyCounts] = {}
         self._unknown = KeyCounts("")
+        self._counters = counters
         self._tokens = tokens
         self._verified: OrderedDict[bytes, Caller] = OrderedDict()
         self._quotas: OrderedDict[tuple[str, str], Quota] = OrderedDict()  # of tokens' owners
@@ -158,13 +163,14 @@ class Access:
         models = [ModelPatterns(base.models)]
         if claims.models is not None:
             models.append(ModelPatterns(claims.models))
-        return Caller(
+        quota = self._token_quota(base, claims.subject)
+        return _caller(
             f"{base.name}:{claims.subject}" if claims.subject else base.name,
+            quota,
             digest=digest,
             apis=apis,
             models=models,
             upload=base.upload,
-            quota=self._quota(base, claims.subject),
             counts=self._counts_of(base.name),
             expires_at=min(claims.expires_at, base.expires_at or claims.expires_at),
         )
@@ -174,10 +180,10 @@ class Access:
         names = self._tokens.claim_names
         return f"'{names['entry']}', '{names['apis']}' or '{names['models']}'"
 
-    def _quota(self, entry: KeyEntry, subject: str) -> Quota:
+    def _token_quota(self, entry: KeyEntry, subject: str) -> Quota:
         """The quota of a token's owner, which later tokens of the same owner share."""
         key = (entry.name, subject)
-        quota = self._quotas.pop(key, None) or _quota(entry)
+        quota = self._quotas.pop(key, None) or self._quota(entry, f"token {entry.name} {subject}")
         self._quotas[key] = quota
         if len(self._quotas) > _MOST_QUOTAS:
             self._quotas.popitem(last=False)
@@ -221,16 +227,28 @@ class Access:
         self._quotas.clear()
 
     def _key_caller(self, entry: KeyEntry, digest: bytes) -> Caller:
-        return Caller(
+        return _caller(
             entry.name,
+            self._quota(entry, f"key {entry.name}"),
             digest=digest,
             apis=_apis(entry.apis),
             models=[ModelPatterns(entry.models)],
             upload=entry.upload,
-            quota=_quota(entry),
             counts=self._counts_of(entry.name),
             expires_at=entry.expires_at or math.inf,
         )
+
+    def _quota(self, entry: KeyEntry, name: str) -> Quota:
+        """A quota with the limits of an entry; those of one name are one for all processes."""
+        limits = (
+            entry.requests_per_second,
+            entry.burst,
+            entry.bytes_per_second,
+            entry.requests_in_flight,
+        )
+        if self._counters is None or limits.count(None) == len(limits):
+            return Quota(*limits)
+        return SharedQuota(self._counters, name, *limits)
 
     # ---- metrics
 
@@ -256,10 +274,7 @@ def _apis(names: Iterable[str]) -> frozenset[str]:
     return frozenset(APIS) if ALL in chosen else chosen & frozenset(APIS)
 
 
-def _quota(entry: KeyEntry) -> Quota:
-    return Quota(
-        entry.requests_per_second,
-        entry.burst,
-        entry.bytes_per_second,
-        entry.requests_in_flight,
-    )
+def _caller(name: str, quota: Quota, **settings: Any) -> Caller:
+    if isinstance(quota, SharedQuota):
+        return SharedCaller(name, quota=quota, **settings)
+    return Caller(name, quota=quota, **settings)

@@ -65,15 +65,13 @@ class ConnectionLimits:
         return refusal
 
     def _refusal(self, address: str) -> str:
-        self._count += 1
-        if self._max_per_address and address:
-            count = self._by_address[address] = self._by_address.get(address, 0) + 1
-            if count > self._max_per_address:
-                return (
-                    f"{address} has more than {self._max_per_address} connections; use fewer, or "
-                    f"raise the limit with --max-connections-per-address"
-                )
-        if self._max_connections and self._count > self._max_connections:
+        self._change(address, 1)
+        if self._max_per_address and address and self._from(address) > self._max_per_address:
+            return (
+                f"{address} has more than {self._max_per_address} connections; use fewer, or "
+                f"raise the limit with --max-connections-per-address"
+            )
+        if self._max_connections and self._total() > self._max_connections:
             return (
                 f"the server has more than {self._max_connections} connections; try again later, "
                 f"or raise the limit with --max-connections"
@@ -83,26 +81,38 @@ class ConnectionLimits:
     def has_room(self, address: str, waiting: int, waiting_here: int) -> bool:
         """Whether one more connection could be admitted beside `waiting` that are not counted yet,
         `waiting_here` of them from this address."""
-        if self._max_connections and self._count + waiting >= self._max_connections:
+        if self._max_connections and self._total() + waiting >= self._max_connections:
             return False
         if not self._max_per_address or not address:
             return True
-        return self._by_address.get(address, 0) + waiting_here < self._max_per_address
+        return self._from(address) + waiting_here < self._max_per_address
 
     @property
     def crowded(self) -> bool:
         """Whether there are too many to tell another one that there are too many."""
-        return bool(self._max_connections) and (self._count > self._max_connections + _MOST_REFUSED)
+        most = self._max_connections
+        return bool(most) and self._total() > most + _MOST_REFUSED
 
     def leave(self, address: str) -> None:
         """A connection that was counted is lost."""
-        self._count -= 1
+        self._change(address, -1)
+
+    def _change(self, address: str, by: int) -> None:
+        self._count += by
         if self._max_per_address and address:
-            count = self._by_address[address] - 1
+            count = self._by_address.get(address, 0) + by
             if count:
                 self._by_address[address] = count
             else:
                 del self._by_address[address]
+
+    def _total(self) -> int:
+        """How many connections there are, to compare with the limit."""
+        return self._count
+
+    def _from(self, address: str) -> int:
+        """How many there are from an address, where that is limited."""
+        return self._by_address.get(address, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from shoal.errors import (
 from shoal.frontends import cuda_memory
 from shoal.frontends.cuda_memory import Cuda, CudaBlock
 from shoal.frontends.shared_names import SharedNames
+from shoal.link.counters import ServerCounter
 from shoal.wire.regions import LARGE_BYTES, Lease
 
 DISABLED = (
@@ -77,19 +78,22 @@ class SharedMemory:
         most_ahead_bytes: int = _LARGEST,
         find_cuda: Callable[[], Cuda | None] | None = None,
         names: SharedNames | None = None,
+        read_ahead: ServerCounter | None = None,
     ) -> None:
         """Without `allowed` regions cannot be registered; the status still works.
 
         `most_input_bytes` bounds one input: it is copied, and its region may be larger than memory.
         `most_ahead_bytes` bounds all that are copied before their models run.
         `find_cuda` looks for GPUs when a client first registers memory of one.
-        `names` are those of all front ends: `register` and `unregister` block then.
+        `names` are those of all front ends: `register` and `unregister` block then. `read_ahead`
+        counts what all of them copy ahead.
         """
         self._allowed = allowed
         self._most_input_bytes = most_input_bytes
         self._find_cuda = find_cuda or cuda_memory.find
         self._most_ahead_bytes = most_ahead_bytes
         self._ahead_bytes = 0
+        self._shared_ahead = read_ahead
         self._lock = threading.Lock()  # guards _ahead_bytes, _regions and their fields
         self._regions: dict[str, _Region] = {}
         self._names = names
@@ -265,17 +269,25 @@ class SharedMemory:
     def _reserve(self, size: int) -> None:
         """Count an input that is copied before its model runs. Unavailable beyond the limit."""
         with self._lock:
-            if self._ahead_bytes + size > self._most_ahead_bytes:
+            shared = self._shared_ahead
+            ahead_bytes = self._ahead_bytes if shared is None else shared.total()
+            if ahead_bytes + size > self._most_ahead_bytes:
                 raise Unavailable(
                     f"the server has copied as much shared memory as it may, "
                     f"{self._most_ahead_bytes} bytes; try again later, or raise the limit with "
                     f"--max-buffered-bytes"
                 )
-            self._ahead_bytes += size
+            self._count_ahead(size)
+
+    def _count_ahead(self, size: int) -> None:
+        self._ahead_bytes += size
+        if self._shared_ahead is not None:
+            self._shared_ahead.set(self._ahead_bytes)
 
     def _release(self, region: _Region, ahead_bytes: int = 0) -> None:
         with self._lock:
-            self._ahead_bytes -= ahead_bytes
+            if ahead_bytes:
+                self._count_ahead(-ahead_bytes)
             region.leases -= 1
             if region.unregistered and not region.leases:
                 self._remove(region)

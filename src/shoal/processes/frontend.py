@@ -14,6 +14,7 @@ from shoal.frontends.shared_names import NO_FILE
 from shoal.frontends.sockets import inherit
 from shoal.instance import device
 from shoal.instance.inline import LoopHandle
+from shoal.link.counters import SharedCounters
 from shoal.link.link import Link
 from shoal.ports import Ports
 from shoal.processes.child import Control, Start, run_child
@@ -29,7 +30,7 @@ def main(connection: str) -> None:
 
 async def _serve(start: Start) -> None:
     options = start.options
-    sockets, known_names = start.more
+    sockets, known_names, counting = start.more
     for place, numbers in sockets:
         inherit(place, [socket.socket(fileno=number) for number in numbers])
     loop = asyncio.get_running_loop()
@@ -54,6 +55,7 @@ async def _serve(start: Start) -> None:
         console=None,
         pool=SharedBufferPool(engine),
         names=names,
+        counters=SharedCounters(*counting),
     )
     stopped: asyncio.Future[tuple[float, float]] = loop.create_future()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import pickle
 import socket
 import time
@@ -20,6 +21,7 @@ from shoal.errors import Internal, ShoalError
 from shoal.frontends.shared_names import NO_FILE
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
+from shoal.link.counters import SharedCounters
 from shoal.link.process import ChildProcess
 from shoal.logs import Log
 from shoal.processes import journal
@@ -117,6 +119,7 @@ class Supervisor:
         self._engine: _Process | None = None
         self._serving_engine: _Process | None = None  # the same, once front ends may use it
         self._frontends: dict[int, _Process] = {}
+        self._counters_file = SharedCounters.make(frontends)
         self._names = NameRegistry(lambda: list(self._frontends.values()))
         self._rests: dict[str, float] = {}
         self._calls: journal.Calls = {}
@@ -207,7 +210,7 @@ class Supervisor:
         frontend = self._frontends[index] = _Process(
             _FRONTEND,
             f"front end {index}",
-            [*self.ports.files(), *self._names.files()],
+            [*self.ports.files(), *self._names.files(), self._counters_file],
             {
                 "listening": listens,
                 "register": register,
@@ -217,8 +220,12 @@ class Supervisor:
             },
             ended,
         )
-        names = [tuple(entry) for entry in self._names.entries()]
-        frontend.send("start", pickle.dumps(self.options), [self.ports.inherited(), names])
+        more = (
+            self.ports.inherited(),
+            [tuple(entry) for entry in self._names.entries()],
+            (self._counters_file, self._count, index),
+        )
+        frontend.send("start", pickle.dumps(self.options), more)
         self._connect(frontend)
         return listening
 
@@ -244,6 +251,7 @@ class Supervisor:
 
     def _frontend_ended(self, index: int, process: _Process, ending: str) -> None:
         self._frontends.pop(index, None)
+        SharedCounters(self._counters_file, self._count, index).clear()
         if not self._stopping and self._was_loaded:
 
             def start() -> None:
@@ -332,6 +340,7 @@ class Supervisor:
             engine.send("stop", left_secs)
             await engine.end(left_secs + _LAST_SECS)
         self.ports.close()
+        os.close(self._counters_file)
         for task in self._tasks:
             task.cancel()
         return self._clean

@@ -1,0 +1,98 @@
+"""Limits of connections and memory that hold for all front-end processes together.
+
+As those of one process; in addition, each process shows the others what its clients occupy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from shoal.core.buffers import BufferPool
+from shoal.frontends.client_limits import ClientLimits, ConnectionLimits
+from shoal.frontends.memory_budget import MemoryBudget
+from shoal.link.counters import COUNT, ServerCounter, SharedCounters, SharedRow
+
+CONNECTIONS, BUFFERED_BYTES, READ_AHEAD_BYTES = range(3)  # fields of the server's counters
+_SHOW_SECS = 0.02  # between two looks at what was freed
+
+
+class SharedConnectionLimits(ConnectionLimits):
+    """Counts the connections of all processes. For the event loop's thread."""
+
+    def __init__(
+        self,
+        counters: SharedCounters,
+        max_connections: int,
+        max_per_address: int,
+        most_here: int,
+    ) -> None:
+        """This process cannot have more than `most_here` connections; 0 is no limit."""
+        if not max_connections:
+            max_connections = most_here * counters.processes
+        super().__init__(max_connections, max_per_address)
+        self._counters = counters
+        self._all = counters.of_server(CONNECTIONS)
+        # Connections elsewhere that have the same effect as the limit of this process.
+        self._least_elsewhere = max_connections - most_here if most_here else 0
+        self._rows: dict[str, SharedRow] = {}  # of addresses that are connected here
+
+    def _total(self) -> int:
+        return max(self._all.total(), self._count + self._least_elsewhere)
+
+    def _from(self, address: str) -> int:
+        row = self._rows.get(address) or SharedRow(self._counters, f"address {address}")
+        return int(sum(row.read()[: self._counters.processes]))
+
+    def _change(self, address: str, by: int) -> None:
+        super()._change(address, by)
+        self._all.set(self._count)
+        if self._max_per_address and address:
+            row = self._rows.get(address)
+            if row is None:
+                row = self._rows[address] = SharedRow(self._counters, f"address {address}")
+            row.read()
+            row.add(COUNT, by)
+            if address not in self._by_address:
+                del self._rows[address]
+
+
+class SharedMemoryBudget(MemoryBudget):
+    """Bounds the memory of all processes' clients. For the event loop's thread."""
+
+    def __init__(self, max_bytes: int, pool: BufferPool, counter: ServerCounter) -> None:
+        super().__init__(max_bytes, pool)
+        self._counter = counter
+        self._shows_later = False
+
+    def has_room(self, size: int) -> bool:
+        """See `MemoryBudget`."""
+        self._show()
+        return self._counter.total() + size <= self.max_bytes
+
+    def _show(self) -> None:
+        """Show the others what is in use, also when that is freed."""
+        used = self.unfinished_bytes + self.queued_bytes + self.held_bytes
+        self._counter.set(used)
+        if used and not self._shows_later:
+            self._shows_later = True
+            asyncio.get_running_loop().call_later(_SHOW_SECS, self._show_again)
+
+    def _show_again(self) -> None:
+        self._shows_later = False
+        self._show()
+
+
+def shared_client_limits(
+    counters: SharedCounters,
+    *,
+    max_buffered_bytes: int,
+    max_connections: int,
+    max_per_address: int,
+    most_here: int,
+    pool: BufferPool,
+) -> ClientLimits:
+    """The limits of one process of several."""
+    return ClientLimits(
+        SharedMemoryBudget(max_buffered_bytes, pool, counters.of_server(BUFFERED_BYTES)),
+        SharedConnectionLimits(counters, max_connections, max_per_address, most_here),
+    )
