@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from shoal.core.dtypes import BYTES, DataType
 from shoal.core.reply import Reply
-from shoal.core.request import Request
+from shoal.core.request import NEW, Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import QueueRejected
@@ -130,7 +130,10 @@ class PlannedRequest(Request):
         self.reply = reply
         self.served_by = model
         self.start_ns = start_ns
-        self._begin()
+        # As `_begin` does; to call it takes a tenth of this.
+        self.state = NEW
+        self.queued_ns = 0
+        self.moments = None
 
     @property
     def inputs(self) -> dict[str, Tensor]:

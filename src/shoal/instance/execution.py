@@ -175,8 +175,10 @@ class Execution:
     ) -> ComputeTime | None:
         """As `run`, from bytes to bytes; None, with nothing done, where nothing is bound for such a
         batch, or where it fails."""
-        template = shared_template(batch)
         count = len(batch)
+        if count > _MOST_BOUND_REQUESTS:
+            return None
+        template = shared_template(batch)
         last = self._last_bound
         if last is not None and last[0] is template and last[1] is executor and last[2] == count:
             run, layout = last[3:]

@@ -52,7 +52,6 @@ _CODES = {
     FP32: "f",
     FP64: "d",
 }
-_NEVER = b"\xff"  # in no JSON text
 _loads = orjson.loads
 
 
@@ -124,7 +123,7 @@ class JsonFrame:
         # For each list: what follows it, its elements, and what its text must not have in it.
         self._lists = tuple(
             [
-                (after, item.element_count, *_boolean_tokens(item.datatype), item.datatype is BOOL)
+                (after, item.element_count, _boolean_tokens(item.datatype), item.datatype is BOOL)
                 for after, item in zip(body.frame[1:], tensors, strict=True)
             ]
         )
@@ -170,11 +169,14 @@ class JsonFrame:
             return None
         numbers: list[Any] = []
         try:
-            for after, count, token, other_token, is_bool in self._lists:
+            for after, count, tokens, is_bool in self._lists:
                 end = data.find(after, start) if after is not last else len(data) - len(last)
-                text = data[start:end]
-                if end < start or token in text or other_token in text:
+                if end < start:
                     return None
+                text = data[start:end]
+                for token in tokens:
+                    if token in text:
+                        return None
                 values = _loads(text)
                 if len(values) != count or type(values[0]) is list:
                     values = _flattened(values, text)
@@ -195,11 +197,11 @@ class JsonFrame:
             return self.pack(data, lists[0].start) if self._is_within_limits(data, lists) else None
         parts: list[bytes] = []
         try:
-            for place, (_, count, token, other_token, is_bool), (_, datatype, _) in zip(
+            for place, (_, count, tokens, is_bool), (_, datatype, _) in zip(
                 lists, self._lists, self._inputs, strict=True
             ):
                 start, stop = place.start + 1, place.stop - 1
-                if data.find(token, start, stop) >= 0 or data.find(other_token, start, stop) >= 0:
+                if any(data.find(token, start, stop) >= 0 for token in tokens):
                     return None
                 missing = count
                 while start <= stop:
@@ -256,12 +258,12 @@ class JsonFrame:
         )
 
 
-def _boolean_tokens(datatype: DataType) -> tuple[bytes, bytes]:
-    """Two texts, of which a list with a boolean among numbers has one, and a list of numbers none;
+def _boolean_tokens(datatype: DataType) -> tuple[bytes, ...]:
+    """Texts, of which a list with a boolean among numbers has one, and a list of numbers none;
     integers have no exponent."""
     if datatype is BOOL:
-        return _NEVER, _NEVER
-    return (b"u", b"l") if datatype in (FP32, FP64) else (b"e", _NEVER)
+        return ()
+    return (b"u", b"l") if datatype in (FP32, FP64) else (b"e",)
 
 
 def _flattened(values: list[Any], text: bytes) -> list[Any]:
