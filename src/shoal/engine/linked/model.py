@@ -37,7 +37,7 @@ class LinkedModel:
         self.folders: tuple[Path, ...] = description.read_folders()
         self.config: ModelConfig = description.read_config()
         self.signature: Signature = description.read_signature(self.config.max_batch_size)
-        self._closing = threading.Lock()  # whoever closes it waits for the end of its calls
+        self._closing = threading.Lock()  # the one that closes it waits for the end of its calls
         self._closed = False
         self._infer = infer
         self.task: TaskEndpoint | None = open_endpoint(
