@@ -182,7 +182,7 @@ def test_a_load_that_fails_reports_why(page, address, expect):
     page.goto(address)
     row(page, "broken").get_by_role("button", name="Load").click()
     message = row(page, "broken").locator(".control-message")
-    expect(message).to_contain_text("failed to load 'broken'")
+    expect(message).to_contain_text("load failed for model 'broken'")
     expect(message).to_contain_text(MARKUP)
 
 

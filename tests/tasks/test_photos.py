@@ -376,6 +376,7 @@ def counts(door):
     return {kind: told[kind]["count"] for kind in told if kind != "name"}
 
 
+@pytest.mark.one_process
 def test_a_client_that_disconnects_ends_its_call(server, url, photos):
     """What it asked for is given up, and the next one is answered."""
     door = server.model("photos").task

@@ -422,6 +422,7 @@ def test_a_client_that_disconnects_cancels_its_question(server):
     assert after["inference_count"] - before["inference_count"] < 50  # of 57 windows
 
 
+@pytest.mark.one_process
 def test_stopping_answers_pending_questions(repository):
     text = "\n".join(passage["text"] for passage in PASSAGES)
     with running_server(repository, tcp_port=0, tcp_address=ADDRESS) as running:

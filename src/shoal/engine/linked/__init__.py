@@ -10,7 +10,8 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
     template   template, request           what the requests of the next groups have in common
     group      template, first number, count, ids, start, contents
     cancel     number                      its client has left
-    call       number, method, arguments   one of `service.METHODS`
+    call       number, method, arguments   one of `EngineService.methods`
+    leave      number                      nobody waits for the load of that call any more
     seen       change                      nothing older than this is remembered any more
     task       model, counts               what a model's task did in the front end
     retired    model                       no call of the model's task is under way any more

@@ -301,8 +301,8 @@ class LinkedEngine(Engine):
         except ShoalError as error:
             self._settle(key, error)
 
-    def load_on_demand(self, key: Key, settled: Settled) -> None:
-        """Have the engine load a model, for a request that waits for it."""
+    def load_on_demand(self, key: Key, settled: Settled) -> Callable[[], None]:
+        """Have the engine load a model, for a request that waits for it. Returns what ends that."""
 
         def loaded(_value: Any, error: ShoalError | None) -> None:
             with self._lock:
@@ -310,9 +310,12 @@ class LinkedEngine(Engine):
             settled(error)
 
         try:
-            self._linked().call("load_on_demand", *key, settled=loaded)
+            connection = self._linked()
         except ShoalError as error:
             settled(error)
+            return lambda: None
+        number = connection.call("load_on_demand", *key, settled=loaded)
+        return lambda: connection.leave(number)
 
     def _learn(self, key: Key, changes: int, value: Any, error: ShoalError | None) -> None:
         """Keep what the engine has answered, and wake those who wait for it."""
@@ -442,5 +445,4 @@ class _LoadedByRequest(ModelLoading):
     def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
         """See `ModelLoading`."""
         del inside
-        self._engine.load_on_demand(self._key, settled)
-        return lambda: None
+        return self._engine.load_on_demand(self._key, settled)

@@ -226,9 +226,9 @@ class EngineConnection:
             if request is not None and request.cancelled:
                 self._cancel(number)
 
-    def call(self, method: str, *arguments: Any, settled: Settled) -> None:
+    def call(self, method: str, *arguments: Any, settled: Settled) -> int:
         """Call a method of the engine; `settled` gets the value or the error, exactly once, from
-        any thread."""
+        any thread. Returns the number of the call."""
         number = next(self._numbers)
         self._calls[number] = settled
         try:
@@ -238,6 +238,12 @@ class EngineConnection:
         except Unavailable as error:
             if self._calls.pop(number, None) is not None:
                 settled(None, error)
+        return number
+
+    def leave(self, number: int) -> None:
+        """Have a model not loaded for this caller; the call has no result then."""
+        if self._calls.pop(number, None) is not None:
+            self.tell("leave", number)
 
     def next_number(self) -> int:
         """A number that nothing else on this link has."""
@@ -349,10 +355,14 @@ class EngineConnection:
         requests[0].template.replies.refuse_all(error, requests)
 
     def _take_result(self, number: int, value: Any) -> None:
-        self._calls.pop(number)(value, None)
+        settled = self._calls.pop(number, None)
+        if settled is not None:
+            settled(value, None)
 
     def _take_error(self, number: int, packed: Any) -> None:
-        self._calls.pop(number)(None, failure.unpack(packed))
+        settled = self._calls.pop(number, None)
+        if settled is not None:
+            settled(None, failure.unpack(packed))
 
     def _take_change(self, change: int, name: str) -> None:
         self._changed(name)

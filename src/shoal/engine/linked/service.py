@@ -484,6 +484,7 @@ class Frontend:
         self._layouts: set[int] = set()
         self._telling = threading.Lock()  # so that a layout is announced before it is used
         self._flush_due = False
+        self._loads: dict[int, Callable[[], None]] = {}  # what ends the waiting for each
         self._traces = FrontendTraces(service.engine.tracer)
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": lambda _version: None,
@@ -495,6 +496,7 @@ class Frontend:
             "call": self._call,
             "seen": self._take_seen,
             "task": self._count_task,
+            "leave": self._leave,
             "retired": self._take_retirement,
             "trace": self._traces.start,
             "trace_call": self._traces.start_call,
@@ -526,6 +528,8 @@ class Frontend:
         for request in list(self._requests.values()):
             request.cancel()
         self._requests.clear()
+        for number in list(self._loads):
+            self._leave(number)
         self._traces.close()
         self._service.leave(self)
 
@@ -716,6 +720,7 @@ class Frontend:
 
     def _load_on_demand(self, number: int, name: str, version: int) -> None:
         def settled(error: ShoalError | None) -> None:
+            self._loads.pop(number, None)
             if error is None:
                 self._send("returned", number, None)
             else:
@@ -724,11 +729,20 @@ class Frontend:
         try:
             self._service.engine.find(name, version)
         except ModelLoading as pending:
-            pending.then(settled)
+            self._loads[number] = lambda: None  # `settled` may be called before `then` returns
+            leave = pending.then(settled)
+            if number in self._loads:
+                self._loads[number] = leave
         except ShoalError as error:
             settled(error)
         else:
             settled(None)
+
+    def _leave(self, number: int) -> None:
+        """Nobody waits for a load any more."""
+        leave = self._loads.pop(number, None)
+        if leave is not None:
+            leave()
 
     # ---- to the front end, from any thread
 

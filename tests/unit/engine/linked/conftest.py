@@ -22,16 +22,16 @@ from shoal.repository.repository import ModelRepository
 from shoal.statistics.tracer import Tracer
 from shoal.tasks.workers import Workers
 from shoal.testing import WAIT_SECS
-from tests.support.fakes import FakeBackend
+from tests.support.fakes import FakeBackend, HeldLoads
 from tests.support.repositories import add_fake
 
 
 class LinkedWorld:
     """Coroutines of a test run on its loop, with `run`."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, control_mode="explicit"):
         self.loop = asyncio.new_event_loop()
-        self.backend = FakeBackend()
+        self.backend = HeldLoads() if control_mode == "lazy" else FakeBackend()
         self.workers = Workers(1)
         self.trace_file = folder / "trace.json"
         self.models = folder / "models"
@@ -42,8 +42,8 @@ class LinkedWorld:
         self.repository = ModelRepository(
             RepositorySettings(
                 paths=[self.models],
-                control_mode="explicit",
-                load_models=["*"],
+                control_mode=control_mode,
+                load_models=["*"] if control_mode == "explicit" else [],
                 preparation=PreparationSettings(
                     loop=handle,
                     execution="threads",
@@ -102,5 +102,13 @@ class LinkedWorld:
 @pytest.fixture
 def world(tmp_path):
     made = LinkedWorld(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lazy_world(tmp_path):
+    """Its models are loaded by their first requests."""
+    made = LinkedWorld(tmp_path, "lazy")
     yield made
     made.close()
