@@ -73,12 +73,15 @@ def _end_with_parent(connection: socket.socket) -> None:
 
 
 def _ignore_signals() -> None:
-    """Ctrl-C and a service manager's stop are for the parent, which then stops this process.
+    """Ctrl-C, the end of the terminal and a service manager's stop are for the parent, which then
+    stops this process, or has it read files again.
 
     A handler, not SIG_IGN: programs that the child starts would inherit that. Processes that it
     forks are back to normal before a signal can reach them.
     """
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32":
+        kinds.append(signal.SIGHUP)
     for kind in kinds:
         signal.signal(kind, lambda *_: None)
     if sys.platform == "win32":
