@@ -7,6 +7,7 @@ import queue
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
@@ -84,6 +85,40 @@ def test_compressed_responses(serve, transport, level):
         grpcclient.InferenceServerClient(running.grpc_address) as client,
     ):
         assert client.infer("held", one_row(5)).as_numpy("OUTPUT0").tolist() == [[5]]
+
+
+def test_calls_continue_when_a_connection_reaches_its_maximum_age(serve, transport, fake):
+    """Those that are open end on the old connection, all others are sent on new ones."""
+    fake.gate.clear()
+    age = {"grpc_max_connection_age": 60, "grpc_max_connection_age_grace": 600_000}
+    with (
+        serve(grpc_transport=transport, **age) as running,
+        grpcclient.InferenceServerClient(running.grpc_address) as client,
+    ):
+        answers: queue.Queue = queue.Queue()
+        for _ in range(2):
+            client.async_infer(
+                "held", one_row(7), lambda result, error: answers.put((result, error))
+            )
+        assert fake.started.acquire(timeout=WAIT_SECS)
+        ports: set[int] = set()
+
+        def reconnects():
+            assert client.is_server_ready()
+            ports.update(
+                each.laddr.port
+                for each in psutil.Process().net_connections("tcp")
+                if each.raddr and each.raddr.port == running.server.grpc_port
+            )
+            return len(ports) >= 4
+
+        wait_until(reconnects, "the client has connected three more times")
+        assert answers.empty()
+        fake.gate.set()
+        for _ in range(2):
+            result, error = answers.get(timeout=WAIT_SECS)
+            assert error is None
+            assert result.as_numpy("OUTPUT0").tolist() == [[7]]
 
 
 def test_a_port_that_is_taken(serve, transport):

@@ -418,7 +418,7 @@ def test_old_connections_make_room_without_losing_a_call(make_server):
         peers = set()
         end = time.monotonic() + WAIT_SECS
         while len(peers) < 3 and time.monotonic() < end:
-            assert echo(b"x", timeout=WAIT_SECS, wait_for_ready=True) == b"x"
+            assert echo(b"x", timeout=WAIT_SECS) == b"x"
             server.on_loop(
                 lambda: peers.update(
                     t.connection.peer for t in server.listener._registry.transports

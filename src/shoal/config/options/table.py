@@ -407,11 +407,15 @@ class Options:
         limits=(0, None),
     )
     grpc_max_connection_age: int = _grpc(
-        0, "Maximum age of a connection in milliseconds; 0 sets no limit.", limits=(0, None)
+        0,
+        "Milliseconds after which a connection is closed once its calls have ended, give or take "
+        "a tenth, so that clients connect again and spread over servers; 0 sets no limit.",
+        limits=(0, None),
     )
     grpc_max_connection_age_grace: int = _grpc(
         0,
-        "Milliseconds in which a connection of the maximum age may finish its calls.",
+        "Milliseconds in which a connection of the maximum age may finish its calls; 0 sets no "
+        "limit.",
         limits=(0, None),
     )
     grpc_restricted_protocol: tuple[NamedSetting, ...] = _grpc(
