@@ -19,6 +19,7 @@ from shoal.config.options import Options
 from shoal.core import buffers
 from shoal.core.buffers import BufferPool
 from shoal.core.inbox import LoopInbox
+from shoal.core.readiness import Readiness
 from shoal.engine import Engine
 from shoal.errors import Unavailable
 from shoal.frontends.access_log import AccessLog
@@ -29,7 +30,7 @@ from shoal.frontends.clouds.rewriting import RewritingApplication
 from shoal.frontends.clouds.sagemaker import SageMakerApplication
 from shoal.frontends.clouds.sagemaker_models import SageMakerModels
 from shoal.frontends.clouds.vertex_ai import VertexAiApplication
-from shoal.frontends.console.state import ConsoleState
+from shoal.frontends.console.state import Console
 from shoal.frontends.grpc.port import GrpcPort
 from shoal.frontends.http import health_port
 from shoal.frontends.http.application import Application
@@ -68,7 +69,7 @@ class Ports:
         reloads: Reloads,
         log: Log | None,
         render_metrics: Callable[[], bytes] | None,
-        console: ConsoleState | None,
+        console: Console | None,
         pool: BufferPool = buffers.pool,
         names: SharedNames | None = None,
         counters: SharedCounters | None = None,
@@ -182,7 +183,7 @@ class Ports:
             await open_unix("http", options.http_unix_socket, mode, listener.start_unix)
 
     def _new_application(
-        self, inbox: LoopInbox, options: HttpOptions, console: ConsoleState | None = None
+        self, inbox: LoopInbox, options: HttpOptions, console: Console | None = None
     ) -> Application:
         """An application for one port of HTTP."""
         application = Application(
@@ -375,7 +376,10 @@ class Ports:
 
     def read(self) -> ServerReading:
         """What the metrics show of the server itself; any thread may call it."""
-        readiness = self.engine.readiness()
+        return self.reading(self.engine.readiness())
+
+    def reading(self, readiness: Readiness) -> ServerReading:
+        """As `read`, without asking the engine."""
         listeners = {
             "http": self.http,
             "grpc": self.grpc,

@@ -25,6 +25,7 @@ from shoal.repository import memory
 from shoal.repository.repository import ModelRepository
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.keys import KeyCounts
+from shoal.statistics.process import ServerProcesses
 from shoal.statistics.prometheus import MetricsRenderer
 from shoal.statistics.server import ServerReading
 from shoal.statistics.tracer import Tracer
@@ -92,6 +93,7 @@ class Serving:
         self,
         server: Callable[[], ServerReading],
         keys: Callable[[], list[KeyCounts]] | None,
+        processes: ServerProcesses | None = None,
     ) -> MetricsRenderer:
         """The text for Prometheus; any thread may render it."""
         return MetricsRenderer(
@@ -101,6 +103,7 @@ class Serving:
             cache=self.cache.read if self.cache is not None else None,
             keys=keys,
             server=server,
+            processes=processes,
             repositories=self.repository.unreadable,
         )
 

@@ -44,6 +44,7 @@ from shoal.repository.layout import is_single_model
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.repository import RepositorySettings
 from shoal.statistics.custom import CustomMetrics
+from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.tasks.workers import Workers
 
@@ -289,7 +290,12 @@ def grpc_tls(options: Options) -> ServerTls | None:
     )
 
 
-def console(engine: LocalEngine, options: Options) -> ConsoleState | None:
+def console(
+    engine: LocalEngine,
+    options: Options,
+    machine: Callable[[], MachineReading] | None = None,
+    started_ms: int = 0,
+) -> ConsoleState | None:
     """The state that the web console shows; None if it is switched off."""
     if not options.console:
         return None
@@ -298,6 +304,8 @@ def console(engine: LocalEngine, options: Options) -> ConsoleState | None:
         model_control_mode=options.model_control_mode,
         cpu=options.allow_cpu_metrics,
         gpu=options.allow_gpu_metrics,
+        machine=machine,
+        started_ms=started_ms,
     )
 
 

@@ -114,6 +114,22 @@ class ChaosServer:
         """The processes that it has started."""
         return self.usage.children(recursive=True)
 
+    def processes(self, kind):
+        """Its front ends ("frontend") or its engine, where they are processes."""
+        found = set()
+        for child in self.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+                if f"shoal.processes.{kind}" in child.cmdline():
+                    found.add(child)
+        return found
+
+    def replace_one(self, kind):
+        """Kill one of them, and wait for the one in its place."""
+        first = self.processes(kind)
+        killed = next(iter(first))
+        killed.send_signal(signal.SIGKILL)
+        wait_until(lambda: len(self.processes(kind) - {killed}) == len(first), "there is a new one")
+
     def held(self):
         """What it and its children hold now."""
         descriptors = threads = resident = 0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import signal
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -35,16 +33,6 @@ def server(tmp_path_factory):
     )
     yield started
     started.checked_stop()
-
-
-def processes(server, kind):
-    """Those that run, by what they are."""
-    found = set()
-    for child in server.children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
-            if f"shoal.processes.{kind}" in child.cmdline():
-                found.add(child)
-    return found
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -96,16 +84,8 @@ def test_every_front_end_knows_what_a_client_has_loaded(server):
             assert server.get("/v2/models/echo").status == 404
 
 
-def replace_one(server, kind):
-    """Kill a process, and wait for the one in its place."""
-    first = processes(server, kind)
-    killed = next(iter(first))
-    killed.send_signal(signal.SIGKILL)
-    wait_until(lambda: len(processes(server, kind) - {killed}) == len(first), "there is a new one")
-
-
 def test_a_front_end_that_is_killed_is_replaced(server, client):
-    replace_one(server, "frontend")
+    server.replace_one("frontend")
     for _ in range(4):
         assert server.get("/v2/health/live").status == 200
     with client.kit.InferenceServerClient(client_address(server, client)) as another:
@@ -121,7 +101,7 @@ def client_address(server, client):
 def test_connections_outlive_an_engine_that_is_killed(server, client):
     sum_works(client)
     assert server.load("echo").status == 200
-    (engine,) = processes(server, "engine")
+    (engine,) = server.processes("engine")
     engine.send_signal(signal.SIGKILL)
 
     refusals = set()
@@ -163,7 +143,7 @@ def test_regions_are_known_to_every_front_end(server, client):
                     another.register_system_shared_memory("rows", key, row.nbytes)
 
     each_serves()
-    replace_one(server, "frontend")
+    server.replace_one("frontend")
     each_serves()
     with client.kit.InferenceServerClient(client_address(server, client)) as another:
         another.unregister_system_shared_memory("rows")

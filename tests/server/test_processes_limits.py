@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 
 import pytest
@@ -16,6 +17,7 @@ from tests.chaos.server import ADDRESS, ChaosServer
 
 MOST_CONNECTIONS = 8
 REQUESTS = 5
+MEMORY = "shoal_server_process_resident_memory_bytes"
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +28,7 @@ def server(tmp_path_factory):
     for name, limits in (
         ("few", {"requests_per_second": 0.0001, "burst": REQUESTS}),
         ("many", {}),
+        ("some", {"models": ("a*",)}),
     ):
         add_key(keys, KeyEntry(name, digest_of(name.encode()).hex(), apis=("*",), **limits))
     started = ChaosServer(
@@ -55,9 +58,9 @@ def get(line, path, key=""):
     return response.status, response.read().decode()
 
 
-def metric(server, name):
+def metric(server, name, text=None):
     """The samples of a family, by the text of their labels."""
-    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", server.metrics(), re.MULTILINE)
+    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text or server.metrics(), re.MULTILINE)
     return {labels: float(value) for labels, value in found}
 
 
@@ -78,3 +81,65 @@ def test_a_quota_is_that_of_the_whole_server(server):
         with contextlib.ExitStack() as held:
             statuses.append(get(connect(server, held), "/v2", "few")[0])
     assert statuses == [200] * REQUESTS + [429] * 2 * REQUESTS
+
+
+def test_the_metrics_are_those_of_the_whole_server(server):
+    """Also of a front end that has ended, as far as it had reported."""
+    before = metric(server, "shoal_key_requests_total").get('key="many"', 0)
+    refused = metric(server, "shoal_connections_refused_total")
+    with contextlib.ExitStack() as held:
+        lines = [connect(server, held) for _ in range(MOST_CONNECTIONS)]
+        assert {get(line, "/v2", "many")[0] for line in lines} == {200}
+        assert metric(server, "shoal_connections")['protocol="http"'] == MOST_CONNECTIONS
+        spread = metric(server, "shoal_server_process_connections")
+        assert set(spread) == {'process="frontend-0"', 'process="frontend-1"'}
+        assert sum(spread.values()) == MOST_CONNECTIONS
+        assert metric(server, "shoal_connections_limit") == {"": MOST_CONNECTIONS}
+        counted = {'key="many"': before + MOST_CONNECTIONS}
+        assert counted.items() <= metric(server, "shoal_key_requests_total").items()
+    server.replace_one("frontend")
+    wait_until(
+        lambda: len(metric(server, "shoal_server_process_connections")) == 2, "it has reported"
+    )
+    assert counted.items() <= metric(server, "shoal_key_requests_total").items()
+    assert metric(server, "shoal_connections_refused_total") == refused
+
+
+def test_each_process_has_its_own_figures_and_all_of_them_are_one_sum(server):
+    names = {f'process="{name}"' for name in ("supervisor", "engine", "frontend-0", "frontend-1")}
+
+    def complete():
+        text = server.metrics()
+        return text if set(metric(server, MEMORY, text)) == names else None
+
+    text = wait_until(complete, "all processes have been read")
+    memory = metric(server, MEMORY, text)
+    assert metric(server, "process_resident_memory_bytes", text)[""] == sum(memory.values())
+    cpu = metric(server, "shoal_server_process_cpu_seconds_total", text)
+    assert set(cpu) == names
+    assert metric(server, "process_cpu_seconds_total", text)[""] >= sum(cpu.values()) > 0
+
+
+def test_the_console_has_the_errors_of_all_front_ends(server):
+    """Numbered once, whoever asks, and only those that the key permits."""
+
+    def console(after, key="many"):
+        with contextlib.ExitStack() as held:
+            status, text = get(connect(server, held), f"/v2/console?errors_after={after}", key)
+            assert status == 200
+            return json.loads(text)
+
+    newest = max([error["number"] for error in console(0)["errors"]], default=0)
+    for _ in range(6):
+        with contextlib.ExitStack() as held:
+            assert get(connect(server, held), "/v2/models/none", "many")[0] == 404
+    states = [console(newest) for _ in range(6)]
+    assert len({state["server"]["started_ms"] for state in states}) == 1
+    errors = states[0]["errors"]
+    assert [(error["model"], error["status"], error["count"]) for error in errors] == [
+        ("none", "404", 6)
+    ]
+    assert all(state["errors"] == errors for state in states)
+    assert console(errors[0]["number"])["errors"] == []
+    assert console(newest, "some")["errors"] == []
+    assert states[0]["machine"]["process_resident_bytes"] > 0

@@ -14,7 +14,8 @@ no connection is lost that it had not accepted. A process ends when its supervis
 Messages of the supervisor:
 
     start       options, sockets or models     to both, once
-    link        a descriptor                   to both: the two ends of a new link
+    link        a descriptor                   to both: the two ends of a new link; the engine is
+                                               told the front end's name and process number
     begin_exit                                 to the engine: not ready from now on
     reload                                     to both: SIGHUP
     stop        seconds                        finish what was begun within that time, then end

@@ -8,6 +8,8 @@ import os
 import socket
 from typing import Any
 
+import psutil
+
 from shoal import settings
 from shoal.engine.linked.service import EngineService
 from shoal.errors import ShoalError
@@ -15,9 +17,10 @@ from shoal.link import failure
 from shoal.link.link import Link
 from shoal.processes.child import Control, Start, run_child
 from shoal.processes.journal import Journal
+from shoal.processes.reports import FrontendReports
 from shoal.reloads import Reloads
 from shoal.serving import Serving
-from shoal.statistics.server import ServerReading
+from shoal.statistics.machine import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -36,17 +39,31 @@ async def _serve(start: Start) -> None:
     engine = serving.engine
     reloads = Reloads()
     journaled = Journal(engine, lambda *call: control.send("controlled", *call))
-    metrics = serving.metrics(lambda: _reading(serving), None)
+    reports = FrontendReports(engine.readiness, options.max_buffered_bytes)
+    keys = reports.keys if options.requires_keys else None
+    metrics = serving.metrics(reports.server, keys, reports.processes)
+    console = settings.console(engine, options, reports.machine, _started_ms())
+
+    def render() -> bytes:
+        reports.refresh()
+        return metrics.render()
+
+    def collect(errors_after: int) -> dict[str, Any]:
+        assert console is not None  # front ends do not ask for one that is switched off
+        reports.refresh()
+        return console.collect(errors_after)
+
     service = EngineService(
         engine,
         serving.loop,
         control=journaled,
-        methods={"metrics": metrics.render},
+        methods={"metrics": render, "console": collect},
     )
     serving.repository.on_change(service.model_changed)
 
-    def connect() -> None:
-        service.connect(Link(socket.socket(fileno=control.take_file())))
+    def connect(name: str, pid: int) -> None:
+        frontend = service.connect(Link(socket.socket(fileno=control.take_file())))
+        reports.follow(service, frontend, name, pid)
 
     def stop(secs: float) -> None:
         if not stopped.done():
@@ -90,14 +107,7 @@ async def _load(serving: Serving, control: Control, journal: Any) -> None:
         control.send("loaded", None, [])
 
 
-def _reading(serving: Serving) -> ServerReading:
-    readiness = serving.engine.readiness()
-    return ServerReading(
-        ready=readiness.ready,
-        warnings=sum(not problem.blocks for problem in readiness.problems),
-        connections={},
-        connections_refused=0,
-        max_connections=0,
-        buffered_bytes=0,
-        max_buffered_bytes=0,
-    )
+def _started_ms() -> int:
+    """When the supervisor was started, in milliseconds since the epoch."""
+    started = attempt(lambda: psutil.Process(os.getppid()).create_time())
+    return int((started or 0) * 1000)

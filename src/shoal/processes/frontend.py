@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 from shoal.core.inbox import LoopInbox
+from shoal.core.readiness import Readiness
 from shoal.engine.linked.buffers import SharedBufferPool
 from shoal.engine.linked.client import LinkedEngine
+from shoal.frontends.console.state import LinkedConsole
 from shoal.frontends.shared_names import NO_FILE
 from shoal.frontends.sockets import inherit
 from shoal.instance import device
@@ -19,8 +23,12 @@ from shoal.link.link import Link
 from shoal.ports import Ports
 from shoal.processes.child import Control, Start, run_child
 from shoal.processes.names import Entry, LinkedNames
+from shoal.processes.reports import Report
 from shoal.reloads import Reloads
+from shoal.statistics.recent_errors import recent_errors
 from shoal.tasks.workers import Workers
+
+_NOTHING = Readiness(ready=False, problems=())  # only the engine knows
 
 
 def main(connection: str) -> None:
@@ -43,6 +51,7 @@ async def _serve(start: Start) -> None:
         has_gpus=bool(device.gpus()),
         workers=lambda: workers,
         log=start.log,
+        report=lambda: _report(ports),
     )
     reloads = Reloads()
     names = LinkedNames([Entry(*entry) for entry in known_names])
@@ -52,7 +61,7 @@ async def _serve(start: Start) -> None:
         reloads=reloads,
         log=start.log,
         render_metrics=(lambda: engine.call("metrics")) if options.allow_metrics else None,
-        console=None,
+        console=LinkedConsole(partial(engine.call, "console")) if options.console else None,
         pool=SharedBufferPool(engine),
         names=names,
         counters=SharedCounters(*counting),
@@ -98,3 +107,18 @@ async def _serve(start: Start) -> None:
     workers.close()
     control.send("stopped", clean)
     os._exit(0)
+
+
+def _report(ports: Ports) -> Report:
+    """What this front end has counted; errors are those since the last report."""
+    reading = ports.reading(_NOTHING)
+    entries, counts = recent_errors.drain()
+    return {
+        "connections": dict(reading.connections),
+        "refused": reading.connections_refused,
+        "max_connections": reading.max_connections,
+        "buffered_bytes": reading.buffered_bytes,
+        "keys": [] if ports.access is None else [astuple(one) for one in ports.access.read()],
+        "errors": [astuple(entry) for entry in entries],
+        "error_counts": counts,
+    }

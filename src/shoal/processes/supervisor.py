@@ -93,9 +93,9 @@ class _Process:
         """A descriptor that came with the message that is being handled."""
         return self._child.link.take_file()
 
-    def pass_socket(self, end: socket.socket) -> None:
-        """Give it one end of a link."""
-        self.send_file(end.detach(), "link")
+    def pass_socket(self, end: socket.socket, *whose: Any) -> None:
+        """Give it one end of a link; `whose` is who has the other one."""
+        self.send_file(end.detach(), "link", *whose)
 
     async def end(self, secs: float) -> None:
         """Wait for its end, and enforce it after that time."""
@@ -235,7 +235,7 @@ class Supervisor:
         if engine is None:
             return
         ours, theirs = socket.socketpair()
-        engine.pass_socket(ours)
+        engine.pass_socket(ours, frontend.name.replace("front end ", "frontend-"), frontend.pid)
         frontend.pass_socket(theirs)
 
     # ---- restarts

@@ -313,6 +313,15 @@ PROCESS: tuple[ServerMetric[ProcessReading], ...] = (
                  lambda r: r.threads),
 )
 
+# Of each process, with --frontend-processes.
+PROCESSES: tuple[ServerMetric[ProcessReading], ...] = (
+    ServerMetric("shoal_server_process_cpu_seconds_total", COUNTER,
+                 "CPU time of each of the server's processes, in seconds", lambda r: r.cpu_secs),
+    ServerMetric("shoal_server_process_resident_memory_bytes", GAUGE,
+                 "Memory of each of the server's processes, in bytes, with what they share",
+                 lambda r: r.resident_bytes),
+)
+
 ALWAYS: tuple[ServerMetric[MachineReading], ...] = (
     ServerMetric("nv_pinned_memory_pool_total_bytes", GAUGE,
                  "Always 0: this server has no such pool",

@@ -1,4 +1,4 @@
-"""The server's own process, in the figures that all of Prometheus' client libraries report.
+"""The server's own processes, in the figures that all of Prometheus' client libraries report.
 
 A figure that the platform does not provide is None. Processes of model instances are not included.
 """
@@ -6,17 +6,21 @@ A figure that the platform does not provide is None. Processes of model instance
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import psutil
 
 import shoal
 from shoal.statistics.machine import attempt
 
+Figure = TypeVar("Figure", int, float)
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """One reading of this process."""
+    """One reading of a process."""
 
     start_secs: float | None = None  # since the epoch
     cpu_secs: float | None = None
@@ -28,10 +32,11 @@ class ProcessReading:
 
 
 class ServerProcess:
-    """Reads this process through psutil. One thread at a time may read."""
+    """Reads a process of the server through psutil. One thread at a time may read."""
 
-    def __init__(self) -> None:
-        self._process = psutil.Process()
+    def __init__(self, pid: int | None = None) -> None:
+        """By default this one. psutil.NoSuchProcess for one that has ended."""
+        self._process = psutil.Process(pid)
 
     def read(self) -> ProcessReading:
         """All figures now; those that are not available are None."""
@@ -47,6 +52,50 @@ class ServerProcess:
             max_files=_max_files(),
             threads=attempt(process.num_threads),
         )
+
+
+class ServerProcesses:
+    """Reads all processes of a server that has several. One thread at a time may read."""
+
+    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
+        """`pids` are those that run, by their names in the metrics."""
+        self._pids = pids
+        self._known: dict[tuple[str, int], ServerProcess] = {}
+        self._last: dict[tuple[str, int], ProcessReading] = {}
+        self._ended_cpu_secs = 0.0
+
+    def read(self) -> dict[str, ProcessReading]:
+        """The figures of each of them."""
+        readings: dict[tuple[str, int], ProcessReading] = {}
+        for key in self._pids().items():
+            process = self._known.get(key) or attempt(lambda pid=key[1]: ServerProcess(pid))  # type: ignore[misc]
+            if process is not None:
+                self._known[key] = process
+                readings[key] = process.read()
+        for key in set(self._last) - set(readings):
+            self._known.pop(key, None)
+            self._ended_cpu_secs += self._last[key].cpu_secs or 0.0
+        self._last = readings
+        return {name: reading for (name, _), reading in readings.items()}
+
+    def total(self, readings: Mapping[str, ProcessReading]) -> ProcessReading:
+        """The server as a whole: its processes together, also the CPU time of those that ended."""
+        every = list(readings.values())
+        cpu_secs = _sum([one.cpu_secs for one in every])
+        return ProcessReading(
+            start_secs=min([one.start_secs for one in every if one.start_secs], default=None),
+            cpu_secs=None if cpu_secs is None else cpu_secs + self._ended_cpu_secs,
+            resident_bytes=_sum([one.resident_bytes for one in every]),
+            virtual_bytes=_sum([one.virtual_bytes for one in every]),
+            open_files=_sum([one.open_files for one in every]),
+            max_files=_sum([one.max_files for one in every]),
+            threads=_sum([one.threads for one in every]),
+        )
+
+
+def _sum(figures: list[Figure | None]) -> Figure | None:
+    found = [figure for figure in figures if figure is not None]
+    return sum(found) if found else None
 
 
 def build_labels() -> dict[str, str]:

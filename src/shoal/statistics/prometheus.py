@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from shoal.core.pauses import Pauses
@@ -20,7 +21,12 @@ from shoal.statistics.machine import Machine, MachineReading
 from shoal.statistics.metrics import ModelSource, ServerMetric, Source
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.statistics.model import ModelStatistics
-from shoal.statistics.process import ProcessReading, ServerProcess, build_labels
+from shoal.statistics.process import (
+    ProcessReading,
+    ServerProcess,
+    ServerProcesses,
+    build_labels,
+)
 from shoal.statistics.recent_errors import RecentErrors, recent_errors
 from shoal.statistics.sampled import Sampled
 from shoal.statistics.server import ServerReading
@@ -41,6 +47,7 @@ class MetricsRenderer:
         keys: Callable[[], Sequence[KeyCounts]] | None = None,
         server: Callable[[], ServerReading] | None = None,
         process: Callable[[], ProcessReading] | None = None,
+        processes: ServerProcesses | None = None,
         errors: RecentErrors = recent_errors,
         repositories: Callable[[], Mapping[str, Sequence[object]]] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
@@ -48,7 +55,7 @@ class MetricsRenderer:
         """`models` returns the statistics of all loaded versions, the newer of two equals last;
         `custom` are metrics that models define, `cache` reads the response cache's counts, `keys`
         those of clients' keys, `server` what the server reports about itself, `repositories` why
-        each one cannot be read.
+        each one cannot be read. `processes` are those of a server that has several.
 
         Without `gpus`, the machine's own GPUs are used, which starts NVML and can take a while.
         """
@@ -64,6 +71,8 @@ class MetricsRenderer:
         interval_ns = self._settings.interval_ms * 1_000_000
         self._machine = Sampled(machine or Machine().read, interval_ns, clock)
         self._process = Sampled(process or ServerProcess().read, interval_ns, clock)
+        self._processes = processes
+        self._each_process = Sampled(processes.read, interval_ns, clock) if processes else None
         if gpus is None and self._settings.gpu:
             found = Gpus.find()
             gpus = found.read if found else None
@@ -96,12 +105,22 @@ class MetricsRenderer:
             "Always 1; the labels are the server's version and what it runs on",
             [(self._build, 1)],
         )
-        _add(text, metrics.PROCESS, [("", self._process.value())])
+        process, machine = self._process.value(), self._machine.value()
+        if self._processes is not None and self._each_process is not None:
+            each = self._each_process.value()
+            process = self._processes.total(each)
+            machine = replace(
+                machine,
+                process_resident_bytes=process.resident_bytes,
+                process_cpu_secs=process.cpu_secs,
+            )
+            rows = [(labels_text({"process": name}), reading) for name, reading in each.items()]
+            _add(text, metrics.PROCESSES, rows)
+        _add(text, metrics.PROCESS, [("", process)])
         if self._repositories is not None:
             found = self._repositories().items()
-            rows = [(labels_text({"repository": path}), problems) for path, problems in found]
-            _add(text, metrics.REPOSITORY, rows)
-        machine = self._machine.value()
+            paths = [(labels_text({"repository": path}), problems) for path, problems in found]
+            _add(text, metrics.REPOSITORY, paths)
         if self._settings.cpu:
             _add(text, metrics.MACHINE, [("", machine)])
         _add(text, metrics.ALWAYS, [("", machine)])
@@ -199,6 +218,15 @@ def _add_server(text: Exposition, reading: ServerReading) -> None:
         [
             (labels_text({"protocol": protocol}), count)
             for protocol, count in reading.connections.items()
+        ],
+    )
+    text.family(
+        "shoal_server_process_connections",
+        metrics.GAUGE,
+        "Open connections of clients, by front-end process",
+        [
+            (labels_text({"process": process}), count)
+            for process, count in reading.by_process.items()
         ],
     )
 

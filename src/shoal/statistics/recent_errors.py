@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 MOST_ENTRIES = 100
@@ -87,22 +87,42 @@ class RecentErrors:
             text = text[text.find("] ") + 2 :]
         text = text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " …"
         place = place if len(place) <= MOST_OF_A_PLACE else place[:MOST_OF_A_PLACE] + "…"
-        key = (protocol, place, model, status, text)
         now_ms = self._wall_clock() // _NS_PER_MS
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                entry = ErrorEntry(protocol, place, model, status, text, first_ms=now_ms)
-                self._entries[key] = entry
-                if len(self._entries) > self._most:
-                    self._entries.popitem(last=False)
-            else:
-                self._entries.move_to_end(key)
             self._add(protocol, status, count)
-            self._noted += 1
-            entry.count += count
-            entry.last_ms = now_ms
-            entry.number = self._noted
+            self._keep(ErrorEntry(protocol, place, model, status, text, count, now_ms, now_ms))
+
+    def drain(self) -> tuple[list[ErrorEntry], dict[tuple[str, str], int]]:
+        """Everything since the last call, oldest first, and the counts: another process keeps it
+        from now on."""
+        with self._lock:
+            entries, counts = list(self._entries.values()), self._counts
+            self._entries = OrderedDict()
+            self._counts = {}
+        return entries, counts
+
+    def merge(self, entries: list[ErrorEntry], counts: Mapping[tuple[str, str], int]) -> None:
+        """Add what another process has drained. Numbers are given anew."""
+        with self._lock:
+            for entry in entries:
+                self._keep(entry)
+            for (protocol, status), count in counts.items():
+                self._add(protocol, status, count)
+
+    def _keep(self, added: ErrorEntry) -> None:
+        """Add an entry, or its count to an equal one. The lock is held."""
+        key = (added.protocol, added.place, added.model, added.status, added.text)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = added
+            if len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+        else:
+            self._entries.move_to_end(key)
+            entry.count += added.count
+            entry.last_ms = added.last_ms
+        self._noted += 1
+        entry.number = self._noted
 
     def since(self, number: int = 0) -> list[ErrorEntry]:
         """The errors recorded after the one with this number, the newest first."""

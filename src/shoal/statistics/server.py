@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +17,5 @@ class ServerReading:
     max_connections: int  # 0: no limit
     buffered_bytes: int  # of large requests and of responses that clients do not read
     max_buffered_bytes: int
+    # Connections by process, where there are several.
+    by_process: Mapping[str, int] = field(default_factory=dict)

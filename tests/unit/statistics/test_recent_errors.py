@@ -68,3 +68,19 @@ def test_errors_of_different_requests_are_one(errors):
     errors.note("HTTP", "/", "503", "[request id: <id_unknown>] Exceeds maximum queue size")
     (entry,) = errors.since()
     assert (entry.text, entry.count) == ("Exceeds maximum queue size", 2)
+
+
+def test_errors_of_other_processes_are_numbered_with_the_own_ones(errors):
+    other = RecentErrors()
+    errors.note("HTTP", "GET /a", "404", "not found")
+    other.note("HTTP", "GET /a", "404", "not found", count=2)
+    other.note("gRPC", "ModelInfer", "UNAVAILABLE", "busy")
+    errors.merge(*other.drain())
+    assert [(entry.place, entry.count, entry.number) for entry in errors.since()] == [
+        ("ModelInfer", 1, 3),
+        ("GET /a", 3, 2),
+    ]
+    assert errors.counts()["HTTP", "404"] == 3
+    errors.merge(*other.drain())
+    assert errors.counts()["HTTP", "404"] == 3
+    assert errors.since(3) == []

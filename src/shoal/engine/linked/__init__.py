@@ -13,6 +13,7 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
     call       number, method, arguments   one of `EngineService.methods`
     leave      number                      nobody waits for the load of that call any more
     seen       change                      nothing older than this is remembered any more
+    report     question, values            what the front end has counted
     task       model, counts               what a model's task did in the front end
     retired    model                       no call of the model's task is under way any more
     trace      number, model, headers      a request has come in that may be sampled
@@ -29,6 +30,7 @@ Messages of the engine:
     returned   number, value               the result of a call
     raised     number, error               its error
     changed    change, name                other versions of a model serve now
+    question   question                    asks for a report
     retire     model                       begin no more calls of the model's task
     settings   change, tracing, log        whether requests may be sampled; settings of the log
 

@@ -54,9 +54,12 @@ class LinkedEngine(Engine):
         has_gpus: bool,
         workers: Callable[[], Workers],
         log: Log | None = None,
+        report: Callable[[], Any] = lambda: None,
     ) -> None:
         """There is no engine before `connect`. `workers` are the threads of tasks. `log` gets the
-        settings that clients change."""
+        settings that clients change. `report` returns what the engine may ask for, as plain
+        values."""
+        self._report = report
         self.tracer: LinkedTracer = LinkedTracer()
         self._log = log
         self._described = described_server(server_id, has_gpus=has_gpus)
@@ -77,7 +80,7 @@ class LinkedEngine(Engine):
     def connect(self, link: Link, inbox: LoopInbox) -> None:
         """Use the engine at the other end of `link`. On the loop's thread."""
         self._connection = EngineConnection(
-            link, inbox, self._forget, self._lost, self._take_settings, self._retire
+            link, inbox, self._forget, self._lost, self._take_settings, self._retire, self._report
         )
         self.tracer.connection = self._connection
 

@@ -75,11 +75,13 @@ class EngineConnection:
         lost: Callable[[EngineConnection], None],
         settings: Callable[[EngineConnection, bool, Mapping[str, Any]], None],
         retire: Callable[[EngineConnection, int], None],
+        report: Callable[[], Any],
     ) -> None:
         """Call it on the loop's thread. `changed` gets names of models that are to be looked up
         again, "" for all of them; `lost` is called once, on the loop, when the link has ended;
         `settings` gets whether requests may be sampled, and the settings of the log; `retire` gets
-        the keys of models whose tasks are to end, and tells the engine `retired`."""
+        the keys of models whose tasks are to end, and tells the engine `retired`;
+        `report` returns plain values for the engine, when it asks."""
         self.link = link
         self._inbox = inbox
         self._changed = changed
@@ -107,6 +109,7 @@ class EngineConnection:
             "changed": self._take_change,
             "settings": self._take_settings,
             "retire": lambda key: retire(self, key),
+            "question": lambda number: self._answer(number, report()),
         }
         self._loop.add_reader(link.fileno(), self._read)
 
@@ -363,6 +366,12 @@ class EngineConnection:
         settled = self._calls.pop(number, None)
         if settled is not None:
             settled(None, failure.unpack(packed))
+
+    def _answer(self, number: int, report: Any) -> None:
+        try:
+            self._send("report", number, report)
+        except Unavailable:
+            return
 
     def _take_change(self, change: int, name: str) -> None:
         self._changed(name)

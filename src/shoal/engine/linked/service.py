@@ -55,6 +55,7 @@ _THREADS = 8  # for calls that block
 _MOST_BACKLOG_BYTES = 16 << 20  # that a front end has not read, before models are slowed down
 _SLOW_DOWN_SECS = 0.001
 _SEEN_SECS = 1.0  # for front ends to forget what they know of a model that was replaced
+_REPORT_SECS = 0.5  # for front ends to report; of one that does not, the last report is used
 _MOST_TEMPLATES = 4096
 _LEAST_IN_BLOCK = 2  # a single request has a quicker way
 
@@ -130,6 +131,7 @@ class EngineService:
         self._changed = threading.Condition()  # guards the rest
         self._frontends: set[Frontend] = set()
         self._changes = 0
+        self._asked = 0
         engine.tracer.on_change(self.settings_changed)
 
     def connect(self, link: Link) -> Frontend:
@@ -156,6 +158,19 @@ class EngineService:
         for frontend in self.frontends():
             frontend.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
+
+    def ask_for_reports(self) -> list[Frontend]:
+        """Have all front ends send a report, and return those that are connected. Blocks."""
+        with self._changed:
+            self._asked += 1
+            asked = self._asked
+            for frontend in self._frontends:
+                frontend.send_question(asked)
+            self._changed.wait_for(
+                lambda: all(frontend.reported >= asked for frontend in self._frontends),
+                _REPORT_SECS,
+            )
+            return list(self._frontends)
 
     # ---- models
 
@@ -477,6 +492,9 @@ class Frontend:
         self._service = service
         self._link = link
         self.seen = 0
+        self.reported = 0  # the number of the last question
+        self.on_report: Callable[[Any], None] = lambda _: None
+        self.on_end: Callable[[], None] = lambda: None
         self.closed = False
         self.retired: set[int] = set()  # keys of models whose tasks have ended; for the service
         self._requests: dict[int, Request] = {}
@@ -495,6 +513,7 @@ class Frontend:
             "cancel": self._cancel,
             "call": self._call,
             "seen": self._take_seen,
+            "report": self._take_report,
             "task": self._count_task,
             "leave": self._leave,
             "retired": self._take_retirement,
@@ -532,6 +551,7 @@ class Frontend:
             self._leave(number)
         self._traces.close()
         self._service.leave(self)
+        self.on_end()
 
     def _infer(self, number: int, packed: tuple[Any, ...], key: int) -> None:
         self._service.run_groups()  # which arrived before
@@ -693,6 +713,11 @@ class Frontend:
         self.seen = change
         self._service.seen()
 
+    def _take_report(self, asked: int, report: Any) -> None:
+        self.on_report(report)
+        self.reported = asked
+        self._service.seen()
+
     def _take_retirement(self, key: int) -> None:
         self.retired.add(key)
         self._service.seen()
@@ -820,6 +845,10 @@ class Frontend:
     def send_retirement(self, key: int) -> None:
         """A model is about to be unloaded: calls of its task are to end."""
         self._send("retire", key)
+
+    def send_question(self, number: int) -> None:
+        """Ask for a report."""
+        self._send("question", number)
 
     def send_settings(self, change: int, tracing: bool, log: Mapping[str, Any]) -> None:
         """Whether requests may be sampled, and the settings of the log."""

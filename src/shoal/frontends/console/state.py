@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from shoal.engine.local import LocalEngine
 from shoal.errors import ShoalError
@@ -29,6 +29,17 @@ _SAMPLE_NS = 900_000_000  # pages poll once a second
 _NS_PER_MS = 1_000_000
 
 
+Allow = Callable[[str], bool]  # whether the caller may use a model
+
+
+class Console(Protocol):
+    """What the console's routes need."""
+
+    def document(self, errors_after: int = 0, allow: Allow | None = None) -> dict[str, Any]:
+        """The whole state, with the errors after the one of that number; where `allow` is given,
+        only models that it is true for, and their errors. Blocks."""
+
+
 class ConsoleState:
     """Makes the state document. Any thread may call it; it blocks for some milliseconds."""
 
@@ -40,25 +51,28 @@ class ConsoleState:
         cpu: bool = True,
         gpu: bool = True,
         errors: RecentErrors = recent_errors,
+        machine: Callable[[], MachineReading] | None = None,
+        started_ms: int = 0,
     ) -> None:
-        """With `cpu` and `gpu` false their figures are left out (--allow-…-metrics)."""
+        """With `cpu` and `gpu` false their figures are left out (--allow-…-metrics). `machine`
+        reads the figures of all processes, where there are several; `started_ms` is when the
+        server was started, by default now."""
         self._engine = engine
         self._control_mode = model_control_mode
         self._cpu = cpu
         self._gpu = gpu
         self._errors = errors
-        self._started_ms = time.time_ns() // _NS_PER_MS
+        self._read_machine = machine
+        self._started_ms = started_ms or time.time_ns() // _NS_PER_MS
 
-    def document(
-        self, errors_after: int = 0, allow: Callable[[str], bool] | None = None
-    ) -> dict[str, Any]:
-        """The whole state, with the errors after the one of that number; where `allow` is given,
-        only models that it is true for, and their errors."""
+    def document(self, errors_after: int = 0, allow: Allow | None = None) -> dict[str, Any]:
+        """See `Console`."""
+        return permitted(self.collect(errors_after), allow)
+
+    def collect(self, errors_after: int = 0) -> dict[str, Any]:
+        """The state for `permitted`; plain values."""
         errors = [_error(entry) for entry in self._errors.since(errors_after)]
         models = list(self._engine.model_statistics())
-        if allow is not None:
-            errors = [error for error in errors if error["model"] and allow(error["model"])]
-            models = [model for model in models if allow(model.name)]
         server, readiness = self._engine.server_metadata(), self._engine.readiness()
         return {
             "server": {
@@ -67,9 +81,8 @@ class ConsoleState:
                 "started_ms": self._started_ms,
                 "ready": readiness.ready,
                 "problems": [
-                    {"text": problem.text, "blocks": problem.blocks}
+                    (problem.model, {"text": problem.text, "blocks": problem.blocks})
                     for problem in readiness.problems
-                    if allow is None or not problem.model or allow(problem.model)
                 ],
                 "in_flight": self._engine.in_flight(),
                 "model_control_mode": self._control_mode,
@@ -89,13 +102,37 @@ class ConsoleState:
 
     @cached_property
     def _machine(self) -> Sampled[MachineReading]:
-        return Sampled(Machine().read, _SAMPLE_NS)
+        return Sampled(self._read_machine or Machine().read, _SAMPLE_NS)
 
     @cached_property
     def _gpus(self) -> Sampled[Sequence[GpuReading]]:
         found = Gpus.find()  # starts the driver's library, which can be slow
         read: Callable[[], Sequence[GpuReading]] = found.read if found else tuple
         return Sampled(read, _SAMPLE_NS)
+
+
+class LinkedConsole:
+    """The state of an engine in another process."""
+
+    def __init__(self, collect: Callable[[int], dict[str, Any]]) -> None:
+        """`collect` is that of the other process's `ConsoleState`."""
+        self._collect = collect
+
+    def document(self, errors_after: int = 0, allow: Allow | None = None) -> dict[str, Any]:
+        """See `Console`."""
+        return permitted(self._collect(errors_after), allow)
+
+
+def permitted(state: dict[str, Any], allow: Allow | None) -> dict[str, Any]:
+    """The document for a caller who may use the models that `allow` is true for, or all."""
+    server, errors, models = state["server"], state["errors"], state["models"]
+    problems = server["problems"]
+    if allow is not None:
+        problems = [(model, text) for model, text in problems if not model or allow(model)]
+        errors = [error for error in errors if error["model"] and allow(error["model"])]
+        models = [model for model in models if allow(model["name"])]
+    server = {**server, "problems": [text for _, text in problems]}
+    return {**state, "server": server, "errors": errors, "models": models}
 
 
 def _counted(model: ModelStatistics) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.engine import Engine
 from shoal.errors import NotFound
-from shoal.frontends.console.state import ConsoleState
+from shoal.frontends.console.state import Console
 from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.console import ConsoleRoutes
 from shoal.frontends.http.contracts import Exchange
@@ -53,7 +53,7 @@ class Application:
         options: HttpOptions | None = None,
         render_metrics: Callable[[], bytes] | None = None,
         memory: SharedMemory | None = None,
-        console: ConsoleState | None = None,
+        console: Console | None = None,
         access: Access | None = None,
     ) -> None:
         """`memory` is shared with the other frontends: a region is registered for all of them.

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument, NotFound
 from shoal.frontends.console.files import PAGE, console_file
-from shoal.frontends.console.state import ConsoleState
+from shoal.frontends.console.state import Console
 from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.message import HttpRequest
@@ -42,7 +42,7 @@ def _accepts_html(request: HttpRequest) -> bool:
 class ConsoleRoutes:
     """Serves the console; without a `state` it is switched off, and `/` serves only the links."""
 
-    def __init__(self, engine: Engine, state: ConsoleState | None, browsers: BrowserRules) -> None:
+    def __init__(self, engine: Engine, state: Console | None, browsers: BrowserRules) -> None:
         self._engine = engine
         self._state = state
         self._browsers = browsers
@@ -90,7 +90,7 @@ class ConsoleRoutes:
         allow = None if exchange.caller is None else exchange.caller.may_use
         respond_from_thread(exchange, lambda: state.document(after, allow))
 
-    def _check(self, exchange: Exchange) -> ConsoleState:
+    def _check(self, exchange: Exchange) -> Console:
         if self._state is None:
             raise NotFound("the console is switched off on this server (--console=false)")
         self._browsers.check_host(exchange.request.header)
