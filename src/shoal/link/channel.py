@@ -23,7 +23,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
-_MOST_BYTES = 1 << 30  # of a message; a longer one is damaged
+MOST_BYTES = 1 << 30  # of a message; a longer one is damaged
 _MOST_FILES = 64  # per call; the system accepts about 250
 _CARRIES_FILES = hasattr(socket, "SCM_RIGHTS")
 _FILES_BYTES = socket.CMSG_SPACE(_MOST_FILES * 4) if _CARRIES_FILES else 0
@@ -79,7 +79,7 @@ class MessageChannel:
         content = marshal.dumps(message, 4)
         with self._lock:
             if self._closed:
-                _close_files((*self._held_files, *files))
+                _close_files(files)
                 raise ChannelClosed
             held = self._held
             if not (files or more or held or self._flushing):  # most messages
@@ -191,7 +191,7 @@ class MessageChannel:
             (length,) = _LENGTH.unpack_from(view, position)
             end = position + 4 + length
             if end > filled:
-                if length > _MOST_BYTES:
+                if length > MOST_BYTES:
                     raise ChannelClosed
                 wanted = 4 + length
                 break
@@ -248,6 +248,9 @@ class MessageChannel:
         """End it. What has arrived can still be received; then waiting threads are notified."""
         with self._lock:
             self._closed = True
+            self._held.clear()
+            _close_files(self._held_files)
+            self._held_files.clear()
             self._backlog_sent.notify_all()
         with contextlib.suppress(OSError):  # the other side may have closed it before
             self._socket.shutdown(socket.SHUT_RDWR)

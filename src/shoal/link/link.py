@@ -21,7 +21,7 @@ import numpy as np
 from shoal.core import bytes_tensor, dtypes
 from shoal.core.dtypes import BYTES
 from shoal.core.tensor import Buffer, Tensor
-from shoal.link.channel import MessageChannel
+from shoal.link.channel import ChannelClosed, MessageChannel
 from shoal.link.segments import ALIGNMENT, SegmentPool, SegmentViews
 
 INLINE_BYTES = 16 * 1024  # of one tensor
@@ -97,18 +97,24 @@ class Link:
         self._channel.wait_for_room(most_bytes)
 
     def receive(self) -> list[tuple[str, tuple[Any, ...]]]:
-        """Wait for messages; ChannelClosed at the end."""
+        """Wait for messages; ChannelClosed at the end, or after a damaged message."""
         messages: list[tuple[str, tuple[Any, ...]]] = []
-        for kind, body, news in self._channel.receive():
-            if news is not None:
-                released, opened, closed = news
-                self._pool.released(released)
-                for number, size, tag in opened:
-                    self._views.open(number, size, tag, self._channel.next_file)
-                for number in closed:
-                    self._views.drop(number)
-            messages.append((kind, body))
+        received = self._channel.receive()
+        try:
+            for kind, body, news in received:
+                if news is not None:
+                    self._take_news(*news)
+                messages.append((kind, body))
+        except (TypeError, ValueError, IndexError):
+            raise ChannelClosed from None
         return messages
+
+    def _take_news(self, released: Any, opened: Any, closed: Any) -> None:
+        self._pool.released(released)
+        for number, size, tag in opened:
+            self._views.open(number, size, tag, self._channel.next_file)
+        for number in closed:
+            self._views.drop(number)
 
     def pack(self, tensors: Iterable[Tensor]) -> list[Packed]:
         """Tensors as plain values, for one message; large ones go to shared memory."""

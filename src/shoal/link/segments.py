@@ -48,6 +48,10 @@ class Segment:
         self.file = _anonymous_file(size)
         self.memory = mmap.mmap(self.file, size)
 
+    def __del__(self) -> None:
+        if getattr(self, "file", -1) >= 0:  # the other side was gone before it was told
+            os.close(self.file)
+
 
 def _anonymous_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
@@ -159,9 +163,6 @@ class SegmentPool:
     def close(self) -> None:
         """Drop all segments; those with views stay mapped until the views end."""
         with self._lock:
-            for segment in self._opened:
-                if segment.file >= 0:
-                    os.close(segment.file)
             self._opened.clear()
             self._lent.clear()
             self._holds.clear()
