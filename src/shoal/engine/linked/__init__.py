@@ -11,7 +11,7 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
     group      template, first number, count, ids, start, contents
     cancel     number                      its client has left
     call       number, method, arguments   one of `EngineService.methods`
-    leave      number                      nobody waits for the load of that call any more
+    leave      number                      no client waits for the load of that call any more
     seen       change                      nothing older than this is remembered any more
     report     question, values            what the front end has counted
     task       model, counts               what a model's task did in the front end

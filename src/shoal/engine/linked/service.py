@@ -764,7 +764,7 @@ class Frontend:
             settled(None)
 
     def _leave(self, number: int) -> None:
-        """Nobody waits for a load any more."""
+        """No client waits for a load any more."""
         leave = self._loads.pop(number, None)
         if leave is not None:
             leave()
