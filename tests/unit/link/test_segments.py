@@ -34,9 +34,16 @@ def segment():
     return made
 
 
+def sent_file(segment):
+    """Its file, as it goes with a message: it belongs to the other side then."""
+    file, segment.file = segment.file, -1
+    return file
+
+
 def test_a_segment_without_memory_for_it_is_released_and_can_be_used_later(segment, no_memory):
     views = SegmentViews()
-    views.open(1, segment.size, "", lambda: segment.file)
+    file = sent_file(segment)
+    views.open(1, segment.size, "", lambda: file)
     released = []
     with pytest.raises(Unavailable, match="no memory for the tensors of this request"):
         views.lease(1, released.append)
@@ -44,13 +51,14 @@ def test_a_segment_without_memory_for_it_is_released_and_can_be_used_later(segme
     no_memory["on"] = False
     assert bytes(views.lease(1, released.append)[:4]) == b"data"
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(segment.file)
+        os.fstat(file)
 
 
 @pytest.mark.parametrize("end", [lambda views: views.drop(1), SegmentViews.close])
 def test_its_file_is_closed_in_any_case(segment, no_memory, end):
     views = SegmentViews()
-    views.open(1, segment.size, "", lambda: segment.file)
+    file = sent_file(segment)
+    views.open(1, segment.size, "", lambda: file)
     end(views)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(segment.file)
+        os.fstat(file)
