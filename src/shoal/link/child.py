@@ -24,6 +24,9 @@ from shoal.link import VERSION
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import Link
 
+IGNORED_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if sys.platform != "win32":
+    IGNORED_SIGNALS.append(signal.SIGHUP)
 _LAST_SECS = 2.0  # for an idle process to end by itself once its parent is gone
 
 
@@ -79,13 +82,12 @@ def _ignore_signals() -> None:
     A handler, not SIG_IGN: programs that the child starts would inherit that. Processes that it
     forks are back to normal before a signal can reach them.
     """
-    kinds = [signal.SIGINT, signal.SIGTERM]
-    if sys.platform != "win32":
-        kinds.append(signal.SIGHUP)
+    kinds = IGNORED_SIGNALS
     for kind in kinds:
         signal.signal(kind, lambda *_: None)
     if sys.platform == "win32":
         return
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, kinds)  # the parent has blocked them
 
     def hold() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, kinds)

@@ -26,6 +26,7 @@ import shoal
 from shoal.errors import Internal
 from shoal.link import VERSION
 from shoal.link.channel import ChannelClosed
+from shoal.link.child import IGNORED_SIGNALS
 from shoal.link.link import Link
 
 logger = logging.getLogger(__name__)
@@ -196,9 +197,14 @@ def _launch(
         process.stdin.write(connection.share(process.pid))
         process.stdin.close()
         return process
-    return subprocess.Popen(  # noqa: S603 - the interpreter that the operator chose
-        [*command, str(connection.fileno()), module],
-        pass_fds=(connection.fileno(), *files),
-        stdin=subprocess.DEVNULL,
-        env=variables,
-    )
+    # Signals for all processes of a terminal or a service wait until the child ignores them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+    try:
+        return subprocess.Popen(  # noqa: S603 - the interpreter that the operator chose
+            [*command, str(connection.fileno()), module],
+            pass_fds=(connection.fileno(), *files),
+            stdin=subprocess.DEVNULL,
+            env=variables,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -13,7 +13,9 @@ no connection is lost that it had not accepted. A process ends when its supervis
 
 Messages of the supervisor:
 
-    start       options, sockets or models     to both, once
+    start       options, sockets or how many   to both, once
+                calls are repeated
+    repeat      call                           to the engine, for each of them
     link        a descriptor                   to both: the two ends of a new link; the engine is
                                                told the front end's name and process number
     begin_exit                                 to the engine: not ready from now on
@@ -24,6 +26,8 @@ Messages of the supervisor:
 Messages of the others:
 
     listening                                  a front end has opened its ports
+    failed      problem                        it cannot start, and ends
+    unlinked                                   a front end has lost its link to the engine
     loaded      problem                        the engine has loaded the models of the start
     controlled  call                           a client has loaded or unloaded a model
     register, unregister, known                of a front end; see `names`

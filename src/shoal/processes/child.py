@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from shoal import settings
 from shoal.config.options import Options
+from shoal.errors import ShoalError
 from shoal.inprocess.loop import new_event_loop
+from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.child import serve_link
 from shoal.link.link import Link
@@ -93,6 +95,9 @@ def run_child(connection: str, main: Callable[[Start], Coroutine[Any, Any, None]
         try:
             with memory.excluding():
                 loop.run_until_complete(main(Start(link, options, log, more, early)))
+        except ShoalError as error:  # a file or an option that cannot be used
+            link.send("failed", failure.pack(error))
+            raise SystemExit(1) from None
         finally:
             log.close()
 

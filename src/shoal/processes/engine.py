@@ -15,6 +15,7 @@ from shoal.engine.linked.service import EngineService
 from shoal.errors import ShoalError
 from shoal.link import failure
 from shoal.link.link import Link
+from shoal.processes import journal
 from shoal.processes.child import Control, Start, run_child
 from shoal.processes.journal import Journal
 from shoal.processes.reports import FrontendReports
@@ -38,6 +39,7 @@ async def _serve(start: Start) -> None:
     serving.loop.bind(loop)
     engine = serving.engine
     reloads = Reloads()
+    calls: asyncio.Queue[journal.Call] = asyncio.Queue()
     journaled = Journal(engine, lambda *call: control.send("controlled", *call))
     reports = FrontendReports(engine.readiness, options.max_buffered_bytes)
     keys = reports.keys if options.requires_keys else None
@@ -73,13 +75,14 @@ async def _serve(start: Start) -> None:
         start,
         {
             "link": connect,
+            "repeat": calls.put_nowait,
             "begin_exit": engine.begin_exit,
             "reload": reloads.request,
             "stop": stop,
         },
     )
     reloads.add("the log file", log.reopen)
-    loading = asyncio.ensure_future(_load(serving, control, start.more))
+    loading = asyncio.ensure_future(_load(serving, control, calls, start.more))
     secs = await stopped
     clean = await serving.unload(loop.time() + secs)
     loading.cancel()
@@ -92,12 +95,15 @@ async def _serve(start: Start) -> None:
         os._exit(0 if clean else 1)
 
 
-async def _load(serving: Serving, control: Control, journal: Any) -> None:
+async def _load(
+    serving: Serving, control: Control, calls: asyncio.Queue[journal.Call], count: int
+) -> None:
     """Load the models of the start, and those that clients had loaded when another engine ended."""
     try:
         settings.check_repositories(serving.options.model_repository)
         await serving.load()
-        await asyncio.to_thread(Journal.replay, serving.engine, journal)
+        repeated = [await calls.get() for _ in range(count)]
+        await asyncio.to_thread(Journal.replay, serving.engine, repeated)
     except ShoalError as error:
         control.send("loaded", failure.pack(error), list(getattr(error, "reasons", ())))
     except Exception as error:

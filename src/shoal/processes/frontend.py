@@ -90,6 +90,7 @@ async def _serve(start: Start) -> None:
             "settled": names.settled,
         },
     )
+    engine.on_lost = lambda: control.send("unlinked")
     names.send, names.send_file = control.send, control.send_file
     await ports.listen(inbox)
     control.send("listening")

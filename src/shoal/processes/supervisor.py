@@ -13,7 +13,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from shoal.config.options import Options
@@ -27,12 +27,16 @@ from shoal.logs import Log
 from shoal.processes import journal
 from shoal.processes.listening import ListeningPorts
 from shoal.processes.names import Entry, NameRegistry
+from shoal.serving import ModelsFailed
 
 logger = logging.getLogger(__name__)
 
 _ENGINE, _FRONTEND = "shoal.processes.engine", "shoal.processes.frontend"
 _FIRST_REST_SECS, _LONGEST_REST_SECS = 0.1, 10.0
 _LONG_LIFE_SECS = 30.0  # a process that lived this long is restarted at once
+_INIT = 1  # the process that gets those whose parent has ended, in a container
+_REAP_SECS = 1.0
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
 _LAST_SECS = 2.0  # after the time to stop, for the last message of a process
 
 
@@ -51,7 +55,12 @@ class _Process:
         self.name = name
         self.started_at = time.monotonic()
         self._child = ChildProcess(module, name, files=files)
-        self._handlers = {"hello": self._child.check_version, **handlers}
+        self._handlers = {
+            "hello": self._child.check_version,
+            "failed": self._take_problem,
+            **handlers,
+        }
+        self.problem: ShoalError | None = None  # for which it has ended
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self.gone = asyncio.Event()
@@ -70,14 +79,20 @@ class _Process:
             self._loop.create_task(self._see_off())
             return
         for kind, body in received:
-            self._handlers[kind](*body)
+            try:
+                self._handlers[kind](*body)
+            except ShoalError as error:  # it is of another version
+                self.problem = error
+
+    def _take_problem(self, packed: Any) -> None:
+        self.problem = failure.unpack(packed)
 
     async def _see_off(self) -> None:
         ending = await asyncio.to_thread(self._child.ending)
         await asyncio.to_thread(self._child.end)
         self._child.link.close()
         self.gone.set()
-        self._ended(self, ending)
+        self._ended(self, ending if self.problem is None else self.problem.message)
 
     def send(self, kind: str, *body: Any) -> None:
         """Send it a message; one that has ended does not need it."""
@@ -97,13 +112,16 @@ class _Process:
         """Give it one end of a link; `whose` is who has the other one."""
         self.send_file(end.detach(), "link", *whose)
 
-    async def end(self, secs: float) -> None:
-        """Wait for its end, and enforce it after that time."""
+    async def end(self, secs: float) -> bool:
+        """Wait for its end, and enforce it after that time: then the result is false."""
         try:
             await asyncio.wait_for(self.gone.wait(), secs)
         except asyncio.TimeoutError:
+            logger.warning("the process of %s does not stop; it is killed", self.name)
             self._child.kill()
             await self.gone.wait()
+            return False
+        return True
 
 
 class Supervisor:
@@ -126,6 +144,7 @@ class Supervisor:
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loaded.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._was_loaded = False
+        self._have_listened = False  # all front ends, at the start
         self._stopping = False
         self._clean = True
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,14 +158,16 @@ class Supervisor:
         Raises a ShoalError for a port that cannot be opened, and as `Server.load` for models.
         Call `stop` in any case.
         """
+        if os.getpid() == _INIT:
+            self._run(self._reap_orphans())
         self.options = await self.ports.bind(self.options)
         self._start_engine()
         listening = [self._start_frontend(index) for index in range(self._count)]
         await asyncio.gather(*listening)
+        self._have_listened = True
         await self._loaded
 
     def _start_engine(self) -> None:
-        calls = [list(call) for call in self._calls.values()]
         engine = self._engine = _Process(
             _ENGINE,
             "the engine",
@@ -154,7 +175,9 @@ class Supervisor:
             {"loaded": self._take_loaded, "controlled": self._record, "stopped": self._take_end},
             self._engine_ended,
         )
-        engine.send("start", pickle.dumps(self.options), calls)
+        engine.send("start", pickle.dumps(self.options), len(self._calls))
+        for call in self._calls.values():  # one message each: they have files of models
+            engine.send("repeat", list(call))
         if not self._was_loaded:
             self._connect_all(engine)
 
@@ -171,6 +194,9 @@ class Supervisor:
     def _take_loaded(self, packed: Any, reasons: list[str]) -> None:
         if self._was_loaded and self._engine is not None:
             # It stands in for one that has ended: until now, requests were refused for a moment.
+            if packed is not None:
+                message = failure.unpack(packed).message
+                logger.error("not everything is as before: %s", "; ".join([message, *reasons]))
             self._connect_all(self._engine)
         if self._loaded.done():
             return
@@ -178,9 +204,7 @@ class Supervisor:
             self._was_loaded = True
             self._loaded.set_result(None)
             return
-        error = failure.unpack(packed)
-        error.reasons = reasons  # type: ignore[attr-defined]
-        self._loaded.set_exception(error)
+        self._loaded.set_exception(ModelsFailed(reasons) if reasons else failure.unpack(packed))
 
     def _start_frontend(self, index: int) -> asyncio.Future[None]:
         listening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -190,12 +214,13 @@ class Supervisor:
                 listening.set_result(None)
 
         def ended(process: _Process, ending: str) -> None:
+            self._names.left(process)
+            replace = self._have_listened or listening.done()
             if not listening.done():
                 listening.set_exception(
-                    Internal(f"front end {index} could not be started: {ending}")
+                    process.problem or Internal(f"front end {index} could not be started: {ending}")
                 )
-            self._names.left(process)
-            self._frontend_ended(index, process, ending)
+            self._frontend_ended(index, process, ending, replace=replace)
 
         def register(number: int, kind: str, name: str, value: Any, has_file: bool) -> None:
             file = frontend.take_file() if has_file else NO_FILE
@@ -216,6 +241,7 @@ class Supervisor:
                 "register": register,
                 "unregister": unregister,
                 "known": known,
+                "unlinked": lambda: self._connect_again(frontend),
                 "stopped": self._take_end,
             },
             ended,
@@ -238,6 +264,17 @@ class Supervisor:
         engine.pass_socket(ours, frontend.name.replace("front end ", "frontend-"), frontend.pid)
         frontend.pass_socket(theirs)
 
+    def _connect_again(self, frontend: _Process) -> None:
+        """Replace a link that has ended although both processes may be well."""
+        engine = self._serving_engine
+
+        def connect() -> None:
+            if engine is self._serving_engine and not frontend.gone.is_set():
+                self._connect(frontend)
+
+        if not self._stopping and engine is not None:  # its end is seen in a moment, if it has one
+            asyncio.get_running_loop().call_later(_FIRST_REST_SECS, connect)
+
     # ---- restarts
 
     def _engine_ended(self, process: _Process, ending: str) -> None:
@@ -245,14 +282,16 @@ class Supervisor:
         if self._stopping:
             return
         if not self._loaded.done():
-            self._loaded.set_exception(Internal(f"the engine process ended: {ending}"))
+            self._loaded.set_exception(
+                process.problem or Internal(f"the engine process ended: {ending}")
+            )
             return
         self._restart(process, ending, self._start_engine)
 
-    def _frontend_ended(self, index: int, process: _Process, ending: str) -> None:
+    def _frontend_ended(self, index: int, process: _Process, ending: str, *, replace: bool) -> None:
         self._frontends.pop(index, None)
         SharedCounters(self._counters_file, self._count, index).clear()
-        if not self._stopping and self._was_loaded:
+        if not self._stopping and replace:
 
             def start() -> None:
                 listening = self._start_frontend(index)
@@ -286,9 +325,19 @@ class Supervisor:
                 else:
                     return
 
-        task = asyncio.get_running_loop().create_task(again())
+        self._run(again())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _reap_orphans(self) -> None:
+        """Wait for processes of models and of their programs whose own parent has ended."""
+        while True:
+            await asyncio.sleep(_REAP_SECS)
+            own = {process.pid for process in (*self._frontends.values(), self._engine) if process}
+            _reap_others(own)
 
     # ---- while it runs
 
@@ -333,14 +382,23 @@ class Supervisor:
         frontends = list(self._frontends.values())
         for frontend in frontends:
             frontend.send("stop", secs, drain_secs)
-        await asyncio.gather(*(f.end(drain_secs + secs + _LAST_SECS) for f in frontends))
+        last_secs = drain_secs + secs + _LAST_SECS
+        in_time = await asyncio.gather(*(frontend.end(last_secs) for frontend in frontends))
+        self._clean = self._clean and all(in_time)
         if self._engine is not None:
             left_secs = max(0.0, deadline - time.monotonic())
             engine = self._engine
             engine.send("stop", left_secs)
-            await engine.end(left_secs + _LAST_SECS)
+            self._clean = await engine.end(left_secs + _LAST_SECS) and self._clean
         self.ports.close()
         os.close(self._counters_file)
         for task in self._tasks:
             task.cancel()
         return self._clean
+
+
+def _reap_others(own: Collection[int]) -> None:
+    """Wait for children that have ended, except our own, for which threads wait."""
+    with contextlib.suppress(ChildProcessError):  # there are no children
+        while (ended := os.waitid(os.P_ALL, 0, _LOOK)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, 0)

@@ -27,13 +27,16 @@ from shoal.engine.linked.connection import EngineConnection, engine_gone
 from shoal.engine.linked.messages import ModelDescription
 from shoal.engine.linked.model import LinkedModel
 from shoal.engine.linked.tracing import LinkedTracer
-from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.errors import Internal, InvalidArgument, ShoalError, Unavailable
+from shoal.link.channel import MOST_BYTES
 from shoal.link.link import Link
 from shoal.logs import Log
 from shoal.statistics.trace_settings import Changes
 from shoal.tasks.workers import Workers
 
 _ANSWER_SECS = 10.0  # for what the engine answers at once, unless it is stopped
+_READINESS_SECS = 2.0  # less than most probes wait
+_MOST_FILE_BYTES = MOST_BYTES - (1 << 20)  # of a model that a request brings
 _THREADS = 4  # that read the files of tasks
 
 Settled = Callable[["ShoalError | None"], None]
@@ -64,6 +67,7 @@ class LinkedEngine(Engine):
         self._log = log
         self._described = described_server(server_id, has_gpus=has_gpus)
         self._workers = workers
+        self.on_lost: Callable[[], None] = lambda: None  # called on the loop when a link ends
         self._connection: EngineConnection | None = None
         self._exiting = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-lookup")
@@ -79,9 +83,12 @@ class LinkedEngine(Engine):
 
     def connect(self, link: Link, inbox: LoopInbox) -> None:
         """Use the engine at the other end of `link`. On the loop's thread."""
+        before = self._connection
         self._connection = EngineConnection(
             link, inbox, self._forget, self._lost, self._take_settings, self._retire, self._report
         )
+        if before is not None:
+            before.close()
         self.tracer.connection = self._connection
 
     def _take_settings(
@@ -98,6 +105,7 @@ class LinkedEngine(Engine):
             self.tracer.active = False
             self.tracer.connection = None
             self._forget("")
+            self.on_lost()
 
     def begin_exit(self) -> None:
         """The server shuts down."""
@@ -189,7 +197,7 @@ class LinkedEngine(Engine):
     def readiness(self) -> Readiness:
         """See `Engine`."""
         try:
-            ready, problems = self.call("readiness")
+            ready, problems = self.call("readiness", answer_secs=_READINESS_SECS)
         except Unavailable as error:
             return Readiness(False, (Problem(error.message, public=True, repository=True),))
         return Readiness(ready, tuple([Problem(*problem) for problem in problems]))
@@ -404,6 +412,12 @@ class LinkedEngine(Engine):
     def load(self, name: str, config_json: str | None, files: Mapping[str, bytes]) -> None:
         """See `Engine`."""
         plain = {path: bytes(content) for path, content in files.items()}
+        size = sum(map(len, plain.values()))
+        if size > _MOST_FILE_BYTES:
+            raise InvalidArgument(
+                f"the files of model '{name}' have {size} bytes; with --frontend-processes a "
+                f"request may bring {_MOST_FILE_BYTES}. Copy them into the model repository"
+            )
         self.call("load", name, config_json, plain, answer_secs=None)
 
     def unload(self, name: str, unload_dependents: bool = False) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ from shoal.errors import QueueRejected, ShoalError, Unavailable
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import INLINE_BYTES, Link
+
+logger = logging.getLogger(__name__)
 
 _FIRST_HIT = 1 << 40  # numbers of requests in groups; those of others are below
 _MOST_BACKLOG_BYTES = 64 << 20  # that the engine has not read, before requests are refused
@@ -87,6 +90,7 @@ class EngineConnection:
         self._changed = changed
         self._lost = lost
         self._settings = settings
+        self._retire = retire
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._numbers = itertools.count(1)
@@ -108,7 +112,7 @@ class EngineConnection:
             "raised": self._take_error,
             "changed": self._take_change,
             "settings": self._take_settings,
-            "retire": lambda key: retire(self, key),
+            "retire": self._take_retirement,
             "question": lambda number: self._answer(number, report()),
         }
         self._loop.add_reader(link.fileno(), self._read)
@@ -160,7 +164,8 @@ class EngineConnection:
         try:
             self._send("infer", number, messages.pack_request(self.link, request, inputs), model)
         except BaseException:
-            del self._requests[number]
+            if self._requests.pop(number, None) is None:
+                return  # the link has ended, and the request was answered for that reason
             raise
         if self.closed and self._requests.pop(number, None) is not None:
             raise engine_gone()
@@ -271,7 +276,10 @@ class EngineConnection:
             self.close()
             return
         for kind, body in received:
-            self._handlers[kind](*body)
+            try:
+                self._handlers[kind](*body)
+            except Exception:
+                logger.exception("a message of the engine process could not be handled")
 
     def close(self) -> None:
         """The engine is gone: answer everything that waits. On the loop's thread."""
@@ -376,6 +384,10 @@ class EngineConnection:
     def _take_change(self, change: int, name: str) -> None:
         self._changed(name)
         self.tell("seen", change)
+
+    def _take_retirement(self, change: int, key: int) -> None:
+        self.tell("seen", change)
+        self._retire(self, key)
 
     def _take_settings(self, change: int, tracing: bool, log: Mapping[str, Any]) -> None:
         self._settings(self, tracing, log)

@@ -51,7 +51,8 @@ logger = logging.getLogger(__name__)
 
 _start = attrgetter("start_ns")
 _TYPES = {kind.number: kind for kind in dtypes.ALL}
-_THREADS = 8  # for calls that block
+_THREADS = 8  # for calls that block, and as many for those that take long
+_TAKE_LONG = {"load", "unload", "register_repository", "unregister_repository", "model_ready"}
 _MOST_BACKLOG_BYTES = 16 << 20  # that a front end has not read, before models are slowed down
 _SLOW_DOWN_SECS = 0.001
 _SEEN_SECS = 1.0  # for front ends to forget what they know of a model that was replaced
@@ -103,7 +104,8 @@ class EngineService:
         self.after_batches = loop.after_batches
         self._after_reading = loop.after_reading
         self.replies = _Replies()
-        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-engine-calls")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-engine-calls")
+        self._slow_threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-slow-calls")
         self.methods: dict[str, Callable[..., Any]] = {
             "readiness": self._readiness,
             "model_ready": engine.model_ready,
@@ -125,7 +127,8 @@ class EngineService:
         self._templates: dict[Any, RequestTemplate] = {}
         self._groups: dict[RequestTemplate | None, list[_Group]] = {}
         self._keys: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._next_key = itertools.count(1)
+        # From the clock, so that an engine that replaces this one gives none of them again.
+        self._next_key = itertools.count(time.monotonic_ns())
         self._described: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by key
         self._layout_numbers: dict[Any, int] = {}
         self._changed = threading.Condition()  # guards the rest
@@ -157,7 +160,13 @@ class EngineService:
         """End all links."""
         for frontend in self.frontends():
             frontend.close()
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._slow_threads.shutdown(wait=False, cancel_futures=True)
+
+    def start_call(self, method: str, run: Callable[..., None], *arguments: Any) -> None:
+        """Run a call on a thread. Those that take long do not delay the others."""
+        threads = self._slow_threads if method in _TAKE_LONG else self._threads
+        threads.submit(run, *arguments)
 
     def ask_for_reports(self) -> list[Frontend]:
         """Have all front ends send a report, and return those that are connected. Blocks."""
@@ -246,15 +255,20 @@ class EngineService:
         return self._described.get(key)
 
     def _finish_calls(self, key: int) -> None:
-        """Wait until no front end has calls of a model's task under way. Blocks."""
+        """Wait until no front end has calls of a model's task under way. Blocks. A front end that
+        does not answer is not waited for."""
         with self._changed:
+            self._changes += 1
+            change = self._changes
             waiting = set(self._frontends)
             for frontend in waiting:
-                frontend.send_retirement(key)
+                frontend.send_retirement(change, key)
             self._changed.wait_for(
-                lambda: (
-                    not any(key not in frontend.retired for frontend in waiting & self._frontends)
-                )
+                lambda: all(each.seen >= change for each in waiting & self._frontends), _SEEN_SECS
+            )
+            answering = {frontend for frontend in waiting if frontend.seen >= change}
+            self._changed.wait_for(
+                lambda: all(key in each.retired for each in answering & self._frontends)
             )
             for frontend in waiting:
                 frontend.retired.discard(key)
@@ -606,6 +620,14 @@ class Frontend:
         _, known, first, count, ids, start_ns, contents = group
         template = known.template
         model = None if template is None else template.live_model()
+        if known.is_large:
+            try:
+                contents = self._link.unpack_buffers(contents)
+            except ShoalError as error:  # no memory for their tensors
+                name, version = known.packed[:2]
+                for number, one in enumerate(ids or [""] * count, first):
+                    self.respond(number, Response(name, version, one, error=error))
+                return
         if template is None or model is None:
             self._check_each(known, first, count, ids, start_ns, contents)
             return
@@ -648,10 +670,9 @@ class Frontend:
         count: int,
         ids: Sequence[str] | None,
         start_ns: int,
-        places: Sequence[Any],
+        buffers: Sequence[Any],
     ) -> list[PlannedRequest]:
         """Requests whose inputs are in shared memory, each input at a place of its own."""
-        buffers = self._link.unpack_buffers(places)
         width = len(template.sizes)
         requests = []
         for index in range(count):
@@ -681,7 +702,7 @@ class Frontend:
         width = len(sizes)
         buffers: Sequence[Any]
         if known.is_large:
-            buffers = self._link.unpack_buffers(contents)
+            buffers = contents
         else:
             buffers = [contents[place] for row in known.places(count) for place in row]
         for index in range(count):
@@ -732,7 +753,7 @@ class Frontend:
             self._load_on_demand(number, *arguments)
         else:
             work = self._service.methods[method]
-            self._service.threads.submit(self._run, number, work, arguments)
+            self._service.start_call(method, self._run, number, work, arguments)
 
     def _run(self, number: int, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """Run a call, on a thread."""
@@ -842,9 +863,9 @@ class Frontend:
         """Other versions of a model serve now."""
         self._send("changed", change, name)
 
-    def send_retirement(self, key: int) -> None:
+    def send_retirement(self, change: int, key: int) -> None:
         """A model is about to be unloaded: calls of its task are to end."""
-        self._send("retire", key)
+        self._send("retire", change, key)
 
     def send_question(self, number: int) -> None:
         """Ask for a report."""

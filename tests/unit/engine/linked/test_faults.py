@@ -1,0 +1,183 @@
+"""Front ends and an engine that are damaged, silent, or without memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from shoal.engine.linked import service as engine_service
+from shoal.engine.linked.service import EngineService
+from shoal.errors import InvalidArgument, Unavailable
+from shoal.frontends.waiting import once_loaded
+from shoal.link.link import Link
+from shoal.link.segments import SegmentViews
+from shoal.testing import WAIT_SECS
+from tests.support.repositories import add_fake
+
+JUNK = b"\x04\x00\x00\x00junk"
+
+
+def find(world, frontend, name="held"):
+    return world.run(once_loaded(lambda: frontend.find(name)))
+
+
+@contextlib.contextmanager
+def silent_front_end(world):
+    """A front end that reads nothing and answers nothing, as one that is stopped."""
+    ours, theirs = socket.socketpair()
+
+    async def connect():
+        return world.service.connect(Link(ours))
+
+    connected = world.run(connect())
+    with theirs:
+        yield
+    world.run(world.until(lambda: connected.closed))
+
+
+def test_a_damaged_message_to_the_engine_ends_that_link_only(world):
+    damaged, sound = world.frontends
+    lost = []
+    damaged.on_lost = lambda: lost.append(damaged)
+    find(world, damaged)
+    damaged.link.connection.sendall(JUNK)
+    world.run(world.until(lambda: lost))
+    with pytest.raises(Unavailable, match="is being restarted"):
+        find(world, damaged)
+    assert find(world, sound).version == 1
+    assert len(world.service.frontends()) == 1
+
+
+def test_a_damaged_message_to_a_front_end_ends_that_link_only(world):
+    lost = []
+    for frontend in world.frontends:
+        frontend.on_lost = lambda frontend=frontend: lost.append(frontend)
+    next(iter(world.service.frontends()))._link.connection.sendall(JUNK)
+    world.run(world.until(lambda: lost))
+    (damaged,) = lost
+    (sound,) = set(world.frontends) - {damaged}
+    assert find(world, sound).version == 1
+    world.run(world.until(lambda: len(world.service.frontends()) == 1))
+
+
+def test_a_new_link_replaces_the_old_one(world):
+    frontend, _ = world.frontends
+    frontend.on_lost = lambda: pytest.fail("the old link is not missed")
+
+    async def connect():
+        ours, theirs = socket.socketpair()
+        world.service.connect(Link(ours))
+        frontend.connect(Link(theirs), world.inbox)
+
+    world.run(connect())
+    assert find(world, frontend).version == 1
+    world.run(world.until(lambda: len(world.service.frontends()) == 2))
+    frontend.on_lost = lambda: None
+
+
+def test_a_message_that_cannot_be_handled_costs_no_other(world):
+    frontend, _ = world.frontends
+    (connected, _) = world.service.frontends()
+    connected._send("no such kind")
+    connected._send("returned", 12345, None)
+    assert find(world, frontend).version == 1
+
+
+@pytest.mark.parametrize("method", ["load", "unload"])
+def test_a_silent_front_end_does_not_keep_a_model(world, monkeypatch, method):
+    monkeypatch.setattr(engine_service, "_SEEN_SECS", 0.01)
+    frontend, _ = world.frontends
+    add_fake(world.models, "other")
+    world.blocking(frontend.load, "other", None, {})
+    with silent_front_end(world):
+        model = find(world, frontend, "other")
+        served = world.service.served(model.key)
+        world.blocking(world.service._finish_calls, model.key)
+        arguments = ("other", None, {}) if method == "load" else ("other",)
+        world.blocking(getattr(frontend, method), *arguments)
+        assert served is not None
+
+
+def test_loads_that_take_long_do_not_delay_readiness(world, monkeypatch):
+    """As many as there are threads for them, and more."""
+    frontend, _ = world.frontends
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    def wait(*_):
+        begun.release()
+        assert go.wait(WAIT_SECS)
+
+    monkeypatch.setitem(world.service.methods, "load", wait)
+
+    ended = []
+
+    async def ask():
+        for number in range(engine_service._THREADS + 2):
+            frontend._linked().call(
+                "load", f"m{number}", None, {}, settled=lambda *outcome: ended.append(outcome)
+            )
+        for _ in range(engine_service._THREADS):
+            assert await asyncio.to_thread(begun.acquire, timeout=WAIT_SECS)
+        return await asyncio.to_thread(frontend.readiness)
+
+    try:
+        texts = [problem.text for problem in world.run(ask()).problems]
+        assert texts == ["the server is starting: its models are loading"]  # by the engine
+    finally:
+        go.set()
+    world.run(world.until(lambda: len(ended) == engine_service._THREADS + 2))
+
+
+def test_an_engine_that_does_not_answer_is_not_ready(world, monkeypatch):
+    frontend, _ = world.frontends
+    monkeypatch.setattr("shoal.engine.linked.client._READINESS_SECS", 0.0)
+    monkeypatch.setitem(world.service.methods, "readiness", lambda: None)
+    readiness = frontend.readiness()  # the loop does not run meanwhile
+    assert not readiness.ready
+    assert [problem.text for problem in readiness.problems] == [
+        "the engine process does not answer; try again later"
+    ]
+
+
+def test_keys_of_models_are_never_given_again(world):
+    """A call of a task that began before its engine ended names the key of its model."""
+    key = find(world, world.frontends[0]).key
+
+    async def another():
+        return EngineService(world.engine, world.handle)
+
+    service = world.run(another())
+    (described, *_), *_ = service._models()
+    assert described > key
+    service.close()
+
+
+def test_files_of_a_model_that_do_not_fit_into_a_message_are_refused(world, monkeypatch):
+    monkeypatch.setattr("shoal.engine.linked.client._MOST_FILE_BYTES", 9)
+    with pytest.raises(InvalidArgument, match=r"may bring 9\. Copy them into the model repository"):
+        world.frontends[0].load("big", None, {"file:1/model.onnx": b"0123456789"})
+
+
+def test_views_without_memory_refuse_every_request_of_a_group(world, monkeypatch):
+    """The tensors of a group are mapped together."""
+    connected, _ = world.service.frontends()
+    sent = []
+    monkeypatch.setattr(connected, "respond", lambda *answer: sent.append(answer))
+
+    def no_memory(*_):
+        raise Unavailable("no memory")
+
+    monkeypatch.setattr(SegmentViews, "lease", no_memory)
+    inputs = (("INPUT0", 8, (1, 5000)),)
+    packed = ("held", -1, inputs, (20_000,), (), {}, 0, 0)
+    connected._take_template(1, packed)
+    connected._take_group(1, 100, 2, None, 0, [(1, 0, 20_000), (1, 20_000, 40_000)])
+    world.service.run_groups()
+    assert [(number, answer.error.message) for number, answer in sent] == [
+        (100, "no memory"),
+        (101, "no memory"),
+    ]
