@@ -55,6 +55,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if os.environ.get("SHOAL_SERVERS") and item.get_closest_marker("one_process"):
             item.add_marker(pytest.mark.skip(reason="the engine is at the other end of a link"))
+        if os.environ.get("SHOAL_SERVERS") == "processes":
+            for fixture in {"caplog", "monkeypatch"} & {*getattr(item, "fixturenames", ())}:
+                item.add_marker(pytest.mark.skip(reason=f"{fixture} is for one process"))
         for marker, names in missing.items():
             if names and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(names)}"))

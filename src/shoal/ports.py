@@ -271,11 +271,10 @@ class Ports:
             self.reloads.add(name, tls.reload, tls.files.paths)
 
     def models_loaded(self, index: Sequence[Mapping[str, str]]) -> None:
-        """The start-up models have been loaded; `index` are all models."""
+        """The start-up models have been loaded; `index` are all models. InvalidArgument if one is
+        missing that a platform needs."""
         if self._vertex_ai is not None:
-            lazy = self.options.model_control_mode == "lazy"
-            served = {row["name"] for row in index if lazy or row.get("state") == "READY"}
-            self._vertex_ai.models_loaded(served)
+            self._vertex_ai.use_model(settings.vertex_ai_model(self.options, index))
 
     def log_services(self) -> None:
         """Log where requests are served, in the words that scripts for Triton wait for."""

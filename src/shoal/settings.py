@@ -9,7 +9,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from shoal.errors import InvalidArgument, NotFound, Unsupported
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, most_connections
 from shoal.frontends.clouds.sagemaker import UNSPECIFIED_MODEL, SageMakerSettings
-from shoal.frontends.clouds.vertex_ai import VertexAiSettings
+from shoal.frontends.clouds.vertex_ai import VertexAiSettings, find_default_model
 from shoal.frontends.console.state import ConsoleState
 from shoal.frontends.http.limits import HttpLimits
 from shoal.frontends.http.options import HttpOptions
@@ -159,6 +159,13 @@ def vertex_ai(options: Options) -> VertexAiSettings:
                 "with --allow-vertex-ai=false"
             )
     return VertexAiSettings(routes["PREDICT"], routes["HEALTH"], options.vertex_ai_default_model)
+
+
+def vertex_ai_model(options: Options, index: Sequence[Mapping[str, str]]) -> str:
+    """The default model of Vertex AI, from the index after start-up. Raises InvalidArgument."""
+    lazy = options.model_control_mode == "lazy"
+    served = {row["name"] for row in index if lazy or row.get("state") == "READY"}
+    return find_default_model(options.vertex_ai_default_model, served)
 
 
 def key_files(options: Options, counters: SharedCounters | None = None) -> KeyFiles | None:

@@ -6,6 +6,8 @@ import contextlib
 import re
 import signal
 import socket
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -18,6 +20,7 @@ from tests.support.repositories import add_onnx
 from tests.support.traces import by_id
 
 LINE = re.compile(r'[IWE]\d{4} [\d:.]{15} (?P<process>\d+) \w+\.py:\d+\] ".*"')
+POLLED = "failed to poll from model repository"
 REFUSED = "refused with 400"
 ROWS = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 
@@ -114,3 +117,30 @@ def test_settings_outlive_an_engine(server):
     wait_until(lambda: server.get("/v2/health/ready").status == 200, "it is ready")
     assert server.get("/v2/logging").json["log_verbose_level"] == 1
     assert server.get("/v2/trace/setting").json["trace_rate"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--api-keys=/nonexistent", ["error: cannot read /nonexistent: No such file or directory"]),
+        (
+            "--load-model=missing",
+            [
+                "error: creating server: Internal - failed to load all models",
+                f"error: failed to load 'missing', {POLLED}: there is no folder 'missing' in it",
+            ],
+        ),
+    ],
+)
+def test_a_start_that_fails_says_why(tmp_path, option, said):
+    ports = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+    options = ("--frontend-processes=2", "--model-control-mode=explicit")
+    ended = subprocess.run(
+        [sys.executable, "-m", "shoal", "serve", str(tmp_path), *ports, *options, option],
+        timeout=WAIT_SECS,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert [line for line in ended.stderr.splitlines() if line.startswith("error")] == said
+    assert ended.returncode == 1

@@ -18,6 +18,7 @@ Messages of the supervisor:
     repeat      call                           to the engine, for each of them
     link        a descriptor                   to both: the two ends of a new link; the engine is
                                                told the front end's name and process number
+    loaded      index, whether to log it       to front ends, when the engine has said so
     begin_exit                                 to the engine: not ready from now on
     reload                                     to both: SIGHUP
     stop        seconds                        finish what was begun within that time, then end
@@ -28,7 +29,7 @@ Messages of the others:
     listening                                  a front end has opened its ports
     failed      problem                        it cannot start, and ends
     unlinked                                   a front end has lost its link to the engine
-    loaded      problem                        the engine has loaded the models of the start
+    loaded      problem, index                 the engine has loaded the models of the start
     controlled  call                           a client has loaded or unloaded a model
     register, unregister, known                of a front end; see `names`
     stopped     clean                          the last one

@@ -101,16 +101,18 @@ async def _load(
     """Load the models of the start, and those that clients had loaded when another engine ended."""
     try:
         settings.check_repositories(serving.options.model_repository)
-        await serving.load()
+        index = await serving.load()
         repeated = [await calls.get() for _ in range(count)]
         await asyncio.to_thread(Journal.replay, serving.engine, repeated)
     except ShoalError as error:
-        control.send("loaded", failure.pack(error), list(getattr(error, "reasons", ())))
+        control.send("loaded", failure.pack(error), list(getattr(error, "reasons", ())), [])
     except Exception as error:
         logger.exception("the server failed to start")
-        control.send("loaded", failure.pack(error), [])
+        control.send("loaded", failure.pack(error), [], [])
     else:
-        control.send("loaded", None, [])
+        ready = serving.engine.ready()
+        logger.info("the server is %s", "ready" if ready else "up, but not ready")
+        control.send("loaded", None, [], index)
 
 
 def _started_ms() -> int:

@@ -75,6 +75,11 @@ async def _serve(start: Start) -> None:
         if not stopped.done():
             stopped.set_result((secs, drain_secs))
 
+    def loaded(index: list[dict[str, str]], logs: bool) -> None:
+        ports.models_loaded(index)
+        if logs:
+            ports.log_services()
+
     def registered(change: int, kind: str, name: str, value: Any, has_file: bool) -> None:
         file = control.take_file() if has_file else NO_FILE
         names.registered(change, Entry(kind, name, value, file))
@@ -84,6 +89,7 @@ async def _serve(start: Start) -> None:
         {
             "link": connect,
             "reload": reloads.request,
+            "loaded": loaded,
             "stop": stop,
             "registered": registered,
             "unregistered": names.unregistered,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import pickle
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
+from shoal import settings
 from shoal.config.options import Options
 from shoal.errors import Internal, ShoalError
 from shoal.frontends.shared_names import NO_FILE
@@ -141,7 +143,8 @@ class Supervisor:
         self._names = NameRegistry(lambda: list(self._frontends.values()))
         self._rests: dict[str, float] = {}
         self._calls: journal.Calls = {}
-        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._loaded: asyncio.Future[list[dict[str, str]]] = loop.create_future()
         self._loaded.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._was_loaded = False
         self._have_listened = False  # all front ends, at the start
@@ -165,7 +168,9 @@ class Supervisor:
         listening = [self._start_frontend(index) for index in range(self._count)]
         await asyncio.gather(*listening)
         self._have_listened = True
-        await self._loaded
+        index = await self._loaded
+        for number, frontend in enumerate(self._frontends.values()):
+            frontend.send("loaded", index, number == 0)
 
     def _start_engine(self) -> None:
         engine = self._engine = _Process(
@@ -191,7 +196,7 @@ class Supervisor:
         if method == "update_log_settings" and self._log is not None:
             self._log.update(**arguments[0])
 
-    def _take_loaded(self, packed: Any, reasons: list[str]) -> None:
+    def _take_loaded(self, packed: Any, reasons: list[str], index: list[dict[str, str]]) -> None:
         if self._was_loaded and self._engine is not None:
             # It stands in for one that has ended: until now, requests were refused for a moment.
             if packed is not None:
@@ -200,11 +205,17 @@ class Supervisor:
             self._connect_all(self._engine)
         if self._loaded.done():
             return
-        if packed is None:
-            self._was_loaded = True
-            self._loaded.set_result(None)
+        try:
+            if packed is not None:
+                raise ModelsFailed(reasons) if reasons else failure.unpack(packed)
+            if self.options.allow_vertex_ai:
+                model = settings.vertex_ai_model(self.options, index)
+                self.options = dataclasses.replace(self.options, vertex_ai_default_model=model)
+        except ShoalError as error:
+            self._loaded.set_exception(error)
             return
-        self._loaded.set_exception(ModelsFailed(reasons) if reasons else failure.unpack(packed))
+        self._was_loaded = True
+        self._loaded.set_result(index)
 
     def _start_frontend(self, index: int) -> asyncio.Future[None]:
         listening: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -44,6 +44,25 @@ class VertexAiSettings:
     default_model: str = ""  # empty: the only model there is
 
 
+def find_default_model(default: str, names: set[str]) -> str:
+    """The default model among those that serve, after start-up.
+
+    Raises InvalidArgument if it is not there, or if none is named and there are several.
+    """
+    if default and default not in names:
+        raise InvalidArgument(
+            f"failed to start Vertex AI service: Expect the default model '{default}' is "
+            f"loaded (loaded: {', '.join(sorted(names)) or 'none'})"
+        )
+    if not default and len(names) != 1:
+        raise InvalidArgument(
+            "failed to start Vertex AI service: Expect the model repository contains only a "
+            "single model if default model is not specified; name it with "
+            f"--vertex-ai-default-model (loaded: {', '.join(sorted(names)) or 'none'})"
+        )
+    return default or next(iter(names))
+
+
 class VertexAiApplication(RewritingApplication):
     """Serves the port for Vertex AI."""
 
@@ -52,24 +71,9 @@ class VertexAiApplication(RewritingApplication):
         self._settings = settings
         self._default_model = settings.default_model
 
-    def models_loaded(self, names: set[str]) -> None:
-        """Find the default model among those that serve, after start-up.
-
-        Raises InvalidArgument if it is not there, or if none is named and there are several.
-        """
-        default = self._settings.default_model
-        if default and default not in names:
-            raise InvalidArgument(
-                f"failed to start Vertex AI service: Expect the default model '{default}' is "
-                f"loaded (loaded: {', '.join(sorted(names)) or 'none'})"
-            )
-        if not default and len(names) != 1:
-            raise InvalidArgument(
-                "failed to start Vertex AI service: Expect the model repository contains only a "
-                "single model if default model is not specified; name it with "
-                f"--vertex-ai-default-model (loaded: {', '.join(sorted(names)) or 'none'})"
-            )
-        self._default_model = default or next(iter(names))
+    def use_model(self, name: str) -> None:
+        """Use this model for requests without a redirect; see `find_default_model`."""
+        self._default_model = name
 
     def _rewritten(self, head: Head) -> Head | None:
         if head.path == self._settings.health_route:
