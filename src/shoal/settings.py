@@ -324,6 +324,11 @@ def frontend_processes(options: Options) -> int:
             "--frontend-processes needs Linux, because its processes pass each other descriptors "
             "and shared memory; leave it out"
         )
+    if count > 1 and options.allow_grpc and options.grpc_transport == "grpcio":
+        raise InvalidArgument(
+            "--grpc-transport=grpcio cannot share its port with other processes; leave it out, or "
+            "--frontend-processes"
+        )
     return count
 
 

@@ -43,6 +43,8 @@ class ServerOfProcesses:
         """See `Server`."""
         if functions or backends or log:
             raise unittest.SkipTest("has models, a backend or a log in its own process")
+        if options.grpc_transport == "grpcio":
+            raise unittest.SkipTest("--grpc-transport=grpcio is for one process")
         self.options = options
         self._supervisor: Supervisor | None = None
 
