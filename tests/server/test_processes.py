@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import signal
 
 import numpy as np
@@ -30,6 +31,10 @@ def server(tmp_path_factory):
         "--frontend-processes=2",
         "--model-control-mode=explicit",
         "--load-model=sum",
+        "--allow-vertex-ai=true",
+        "--vertex-ai-port=0",
+        "--allow-client-shm=true",
+        environment={"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"},
     )
     yield started
     started.checked_stop()
@@ -162,3 +167,15 @@ def test_regions_that_cannot_be_opened_are_refused(server, client):
         client.register_cuda_shared_memory("gpu", base64.b64encode(bytes(64)), 0, 64)
     assert server.get("/v2/systemsharedmemory/status").json == []
     assert server.get("/v2/cudasharedmemory/status").json == []
+
+
+def test_every_front_end_knows_the_default_model_of_vertex_ai(server):
+    """Also one that has started later, and whichever engine serves it."""
+    line = re.compile(r"Started Vertex AI HTTPService at [\d.]+:(\d+)")
+    (port,) = wait_until(lambda: line.findall(server.log), "the start is complete")
+    row = {"datatype": "INT32", "shape": [1, 16], "data": list(range(16))}
+    body = {"inputs": [{"name": name, **row} for name in ("INPUT0", "INPUT1")]}
+    server.replace_one("frontend")
+    for _ in range(6):
+        response = server.call("POST", "/predict", body, port=int(port))
+        assert (response.status, response.json["model_name"]) == (200, "sum")

@@ -143,3 +143,9 @@ def test_the_console_has_the_errors_of_all_front_ends(server):
     assert console(errors[0]["number"])["errors"] == []
     assert console(newest, "some")["errors"] == []
     assert states[0]["machine"]["process_resident_bytes"] > 0
+
+
+def test_the_log_has_one_line_for_what_all_front_ends_do(server):
+    wait_until(lambda: '"the server is ' in server.log, "the start is complete")
+    for line in ("listening for http on", "Started HTTPService at", '"the server is '):
+        assert server.log.count(line) == 1, line

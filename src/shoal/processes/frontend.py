@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from dataclasses import astuple
@@ -13,6 +14,7 @@ from shoal.core.inbox import LoopInbox
 from shoal.core.readiness import Readiness
 from shoal.engine.linked.buffers import SharedBufferPool
 from shoal.engine.linked.client import LinkedEngine
+from shoal.frontends import opening
 from shoal.frontends.console.state import LinkedConsole
 from shoal.frontends.shared_names import NO_FILE
 from shoal.frontends.sockets import inherit
@@ -98,6 +100,7 @@ async def _serve(start: Start) -> None:
     )
     engine.on_lost = lambda: control.send("unlinked")
     names.send, names.send_file = control.send, control.send_file
+    logging.getLogger(opening.__name__).setLevel(logging.WARNING)  # the supervisor has logged it
     await ports.listen(inbox)
     control.send("listening")
     secs, drain_secs = await stopped

@@ -24,15 +24,20 @@ class ListeningPorts:
         Unavailable, with the option to change."""
         ports: dict[str, Any] = {}
 
-        async def port(name: str, address: str, number: int, *, reuse: bool = False) -> None:
-            async def start(host: str, wanted: int) -> int:
+        https = True if options.https_cert else None
+        grpcs = True if options.grpc_use_ssl or options.grpc_use_ssl_mutual else None
+
+        async def port(
+            name: str, address: str, number: int, *, reuse: bool = False, tls: bool | None = None
+        ) -> None:
+            async def start(host: str, wanted: int, **_: Any) -> int:
                 sockets = await bind_tcp(host, wanted, reuse_port=reuse)
                 bound: int = sockets[0].getsockname()[1]
                 self._sockets[(host or "", bound)] = sockets
                 return bound
 
             ports[f"{name.replace('-', '_')}_port"] = await open_port(
-                name, (address, number), start
+                name, (address, number), start, tls=tls
             )
 
         async def unix(name: str, path: str) -> None:
@@ -44,15 +49,13 @@ class ListeningPorts:
             await open_unix(name, path, int(options.unix_socket_mode, 8), start)
 
         if options.allow_http and options.opens_http_port:
-            await port(
-                "http", options.http_address, options.http_port, reuse=options.reuse_http_port
-            )
+            reuse = options.reuse_http_port
+            await port("http", options.http_address, options.http_port, reuse=reuse, tls=https)
         if options.allow_http and options.http_unix_socket:
             await unix("http", options.http_unix_socket)
         if options.allow_grpc and options.opens_grpc_port:
-            await port(
-                "grpc", options.grpc_address, options.grpc_port, reuse=options.reuse_grpc_port
-            )
+            reuse = options.reuse_grpc_port
+            await port("grpc", options.grpc_address, options.grpc_port, reuse=reuse, tls=grpcs)
         if options.allow_grpc and options.grpc_unix_socket:
             await unix("grpc", options.grpc_unix_socket)
         if options.allow_sagemaker:
@@ -62,7 +65,8 @@ class ListeningPorts:
         if options.tcp_port >= 0:
             await port("tcp", options.tcp_address, options.tcp_port)
         if options.allow_metrics:
-            await port("metrics", options.metrics_listen_address, options.metrics_port)
+            address = options.metrics_listen_address
+            await port("metrics", address, options.metrics_port, tls=https)
         if options.health_port >= 0:
             await port("health", options.health_listen_address, options.health_port)
         return replace(options, **ports)
