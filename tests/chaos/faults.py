@@ -32,6 +32,26 @@ def model_processes(server):
     return wait_until(running, "the server has model processes")
 
 
+def server_processes(server, kind):
+    """The pids of the "frontend" processes of a server that has several, or of the "engine"."""
+    found = []
+    for child in server.children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+            if f"shoal.processes.{kind}" in child.cmdline():
+                found.append(child.pid)
+    return sorted(found)
+
+
+def replace(server, kind, pid):
+    """Kill one of these processes, and wait until another one is in its place."""
+    before = set(server_processes(server, kind))
+    kill(pid)
+    wait_until(
+        lambda: len(set(server_processes(server, kind)) - {pid}) == len(before),
+        "another process is in its place",
+    )
+
+
 def kill(pid):
     """End a process at once. It may have ended already."""
     with contextlib.suppress(ProcessLookupError):

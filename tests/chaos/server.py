@@ -4,7 +4,8 @@
     server.checked_stop()      SIGTERM; exit status 0, and nothing of it may be left
 
 `environment` and `program` change how it is started: a program is a Python file that ends by
-calling `shoal.cli.main.main`.
+calling `shoal.cli.main.main`; `prefix` is one that starts it. Further arguments are those of
+`subprocess.Popen`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Held:
 class ChaosServer:
     """A running server; `stop` or `checked_stop` ends it."""
 
-    def __init__(self, folder, *options, environment=None, program=("-m", "shoal"), stderr=None):
+    def __init__(self, folder, *options, environment=None, program=("-m", "shoal"), **more):
+        stderr, prefix = more.pop("stderr", None), more.pop("prefix", ())
         self.log_file = folder / "server.log"
         self._token = secrets.token_hex(8)
         with contextlib.ExitStack() as held, self.log_file.open("wb") as log:
@@ -57,11 +59,12 @@ class ChaosServer:
             listen = [f"--{kind}-address={ADDRESS}" for kind in ports]
             listen += [f"--{kind}-port={port}" for kind, port in ports.items()]
             self.process = subprocess.Popen(
-                [sys.executable, *program, "serve", *listen, *options],
+                [*prefix, sys.executable, *program, "serve", *listen, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log if stderr is None else stderr,
                 stderr=log if stderr is None else stderr,
                 env={**os.environ, **(environment or {}), _TOKEN: self._token},
+                **more,
             )
             self.usage = psutil.Process(self.process.pid)
             try:

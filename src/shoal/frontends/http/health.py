@@ -68,13 +68,13 @@ class HealthRoutes:
         respond_if_blocking(
             exchange,
             engine.asks_process,
-            lambda: None if engine.ready() else engine.readiness(),
+            engine.readiness,
             respond=lambda readiness: self._send_status(exchange, readiness),
         )
 
-    def _send_status(self, exchange: Exchange, readiness: Readiness | None) -> None:
-        """Without a body, unless operators have to act. None: the server is ready."""
-        if readiness is None or readiness.ready:
+    def _send_status(self, exchange: Exchange, readiness: Readiness) -> None:
+        """Without a body, unless operators have to act."""
+        if readiness.ready:
             send_empty(exchange)
             return
         lost = [one for one in readiness.problems if one.blocks and one.repository]
