@@ -7,8 +7,11 @@ import contextlib
 import socket
 import threading
 
+import numpy as np
 import pytest
 
+from shoal.core.dtypes import INT32
+from shoal.core.tensor import Tensor
 from shoal.engine.linked import service as engine_service
 from shoal.engine.linked.service import EngineService
 from shoal.errors import InvalidArgument, Unavailable
@@ -16,6 +19,7 @@ from shoal.frontends.waiting import once_loaded
 from shoal.link.link import Link
 from shoal.link.segments import SegmentViews
 from shoal.testing import WAIT_SECS
+from tests.support.fakes import make_request
 from tests.support.repositories import add_fake
 
 JUNK = b"\x04\x00\x00\x00junk"
@@ -141,6 +145,29 @@ def test_an_engine_that_does_not_answer_is_not_ready(world, monkeypatch):
     assert [problem.text for problem in readiness.problems] == [
         "the engine process does not answer; try again later"
     ]
+
+
+def test_requests_to_an_engine_that_does_not_read_are_limited(world, monkeypatch):
+    monkeypatch.setattr("shoal.engine.linked.connection._MOST_BACKLOG_BYTES", 100_000)
+    frontend, _ = world.frontends
+    array = np.ones((1, 4000), np.int32)
+    replies = []
+
+    async def send_many():
+        """In one iteration of the loop, which serves the engine, too."""
+        for _ in range(200):
+            request, reply = make_request(
+                Tensor("INPUT0", INT32, array.shape, array=array), model="held"
+            )
+            frontend.infer(request)
+            replies.append(reply)
+            frontend.link.flush()
+
+    with pytest.raises(Unavailable, match="does not take requests") as refused:
+        world.run(send_many())
+    assert refused.value.retry_secs == 1
+    assert 1 < len(replies) < 100
+    world.run(world.until(lambda: all(reply.answered for reply in replies)))  # for their shape
 
 
 def test_keys_of_models_are_never_given_again(world):
