@@ -26,7 +26,8 @@ from shoal.link import failure
 
 logger = logging.getLogger(__name__)
 
-_KNOWN_SECS = 10.0  # for all front ends to use a name; the first use of a GPU takes long
+_KNOWN_SECS = 1.0  # for all front ends to use a name that they are given an open file for
+_OPENED_SECS = 10.0  # ... that they have to open themselves: the first use of a GPU takes long
 _ANSWER_SECS = 60.0  # for the supervisor, which may have other changes to make first
 _TAKEN = "taken"
 
@@ -83,7 +84,8 @@ class NameRegistry:
                 asking.send("settled", number, _TAKEN)
                 return
             self._entries[key] = entry
-            problem = await self._tell(lambda one, change: _send_entry(one, change, entry))
+            secs = _OPENED_SECS if entry.file == NO_FILE else _KNOWN_SECS
+            problem = await self._tell(lambda one, change: _send_entry(one, change, entry), secs)
             if problem is not None:
                 await self._remove(entry)
             asking.send("settled", number, problem)
@@ -102,11 +104,13 @@ class NameRegistry:
 
     async def _remove(self, entry: Entry) -> None:
         del self._entries[entry.kind, entry.name]
-        await self._tell(lambda one, change: one.send("unregistered", change, *entry[:2]))
+        names = entry[:2]
+        await self._tell(lambda one, change: one.send("unregistered", change, *names), _KNOWN_SECS)
         _close(entry)
 
-    async def _tell(self, send: Callable[[FrontEnd, int], None]) -> Any:
-        """Tell all front ends, and wait until they know; returns the first error."""
+    async def _tell(self, send: Callable[[FrontEnd, int], None], secs: float) -> Any:
+        """Tell all front ends, and wait until they know, at most `secs`; returns the first
+        error."""
         change = self._change = next(self._numbers)
         loop = asyncio.get_running_loop()
         self._waiting = {one: loop.create_future() for one in self._frontends()}
@@ -114,7 +118,7 @@ class NameRegistry:
         for one in list(self._waiting):
             send(one, change)
         if waiting:
-            await asyncio.wait(waiting, timeout=_KNOWN_SECS)
+            await asyncio.wait(waiting, timeout=secs)
         self._waiting = {}
         answers = [future.result() for future in waiting if future.done()]
         return next((answer for answer in answers if answer is not None), None)

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from shoal.errors import InvalidArgument
+from shoal.errors import AlreadyExists, InvalidArgument
+from shoal.frontends.clouds.sagemaker_models import SageMakerModels
 from shoal.frontends.shared_names import NO_FILE
 from shoal.processes.names import Entry, LinkedNames, NameRegistry
 
@@ -137,5 +138,30 @@ def test_one_that_has_ended_is_not_waited_for():
         await frontends[1].taker.called.wait()
         registry.left(frontends[1])
         assert await registering
+
+    run(scenario)
+
+
+def test_models_that_a_platform_loads_are_known_to_every_front_end(tmp_path):
+    """What one front end has loaded for SageMaker, another one unloads."""
+
+    class Engine:
+        def __getattr__(self, _method):
+            return lambda *_, **__: False
+
+    async def scenario(registry, frontends):
+        models = [SageMakerModels(Engine(), one.names) for one in frontends]
+        for one in models:
+            one._root = tmp_path
+        archive = tmp_path / "hash" / "model"
+        archive.mkdir(parents=True)
+        (archive / "config.pbtxt").write_text("")
+        await asyncio.to_thread(models[0].load, "a", str(archive), "target")
+        assert [one.find("a").target for one in models] == ["target"] * 3
+        with pytest.raises(AlreadyExists):
+            await asyncio.to_thread(models[1].load, "a", str(archive), "other")
+        await asyncio.to_thread(models[1].unload, "a")
+        assert [one.get("a") for one in models] == [None] * 3
+        await asyncio.to_thread(models[2].load, "a", str(archive), "target")
 
     run(scenario)
