@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import signal
+import socket
 
 import numpy as np
 import pytest
@@ -179,3 +181,39 @@ def test_every_front_end_knows_the_default_model_of_vertex_ai(server):
     for _ in range(6):
         response = server.call("POST", "/predict", body, port=int(port))
         assert (response.status, response.json["model_name"]) == (200, "sum")
+
+
+def connections(server):
+    """How many clients each front end has, by the metrics."""
+    return [
+        int(value)
+        for value in re.findall(
+            r'^shoal_server_process_connections\{process="frontend-\d"\} (\d+)$',
+            server.metrics(),
+            re.MULTILINE,
+        )
+    ]
+
+
+def test_connections_are_spread_evenly(server):
+    wait_until(lambda: connections(server) == [0, 0], "earlier clients are gone")
+    with contextlib.ExitStack() as clients:
+        for number in range(32):
+            port = (server.http_port, server.grpc_port)[number % 2]
+            clients.enter_context(socket.create_connection((ADDRESS, port)))
+        wait_until(lambda: sum(connections(server)) == 32, "all are accepted")
+        spread = connections(server)
+        assert min(spread) >= 12, spread
+
+
+def test_a_front_end_that_is_stopped_delays_nobody(server, client):
+    stopped = next(iter(server.processes("frontend")))
+    stopped.suspend()
+    try:
+        for _ in range(4):
+            assert server.get("/v2/health/live").status == 200
+            with client.kit.InferenceServerClient(client_address(server, client)) as another:
+                another.kit = client.kit
+                sum_works(another)
+    finally:
+        stopped.resume()

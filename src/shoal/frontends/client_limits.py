@@ -27,6 +27,8 @@ _RESERVED_FILES = 256  # for models, logs, processes of instances and the connec
 class ConnectionLimits:
     """Counts connections. A limit of 0 is none. For the event loop's thread."""
 
+    shared = False  # whether they hold for several processes
+
     def __init__(
         self,
         max_connections: int = 0,
@@ -96,6 +98,17 @@ class ConnectionLimits:
     def leave(self, address: str) -> None:
         """A connection that was counted is lost."""
         self._change(address, -1)
+
+    def opening(self, by: int) -> None:
+        """So many connections more have been accepted that are not counted yet, or are now."""
+
+    def lead(self) -> int:
+        """How many more connections this process has than another one that accepts from its
+        sockets, where so many matter."""
+        return 0
+
+    def not_accepted_elsewhere(self) -> None:
+        """A connection was left to the others, and none has accepted it."""
 
     def _change(self, address: str, by: int) -> None:
         self._count += by

@@ -12,12 +12,51 @@ from shoal.frontends.client_limits import ClientLimits, ConnectionLimits
 from shoal.frontends.memory_budget import MemoryBudget
 from shoal.link.counters import COUNT, ServerCounter, SharedCounters, SharedRow
 
-CONNECTIONS, BUFFERED_BYTES, READ_AHEAD_BYTES = range(3)  # fields of the server's counters
+# Fields of the server's counters.
+CONNECTIONS, BUFFERED_BYTES, READ_AHEAD_BYTES, ACCEPTED = range(4)
 _SHOW_SECS = 0.02  # between two looks at what was freed
+_TOLERATED_PART = 8  # of a process's connections: so many more than others do not matter
+_MOST_LEAD = 16  # over a process that accepts connections at all
+
+
+class Spread:
+    """Compares this process's connections with those of the others. For the loop's thread."""
+
+    def __init__(self, counter: ServerCounter) -> None:
+        self._counter = counter
+        self._own = 0
+        self._stopped: dict[int, float] = {}  # processes that do not accept, with their connections
+
+    def set(self, own: int) -> None:
+        """So many connections are this process's, open or being opened."""
+        self._own = own
+        self._counter.set(own)
+
+    def lead(self) -> int:
+        """How many more it has than the process with the fewest, beyond what does not matter."""
+        own = self._own - self._own // _TOLERATED_PART
+        most = 0
+        for process, count in enumerate(self._counter.others()):
+            if process in self._stopped:
+                if self._stopped[process] == count:
+                    continue
+                del self._stopped[process]
+            most = max(most, own - int(count))
+        return min(most, _MOST_LEAD)
+
+    def not_accepted_elsewhere(self) -> None:
+        """A connection was left to those that have fewer, and is still there: wait no more for
+        those that have the fewest, until their number changes."""
+        own = self._own - self._own // _TOLERATED_PART
+        for process, count in enumerate(self._counter.others()):
+            if own - count >= _MOST_LEAD:
+                self._stopped[process] = count
 
 
 class SharedConnectionLimits(ConnectionLimits):
     """Counts the connections of all processes. For the event loop's thread."""
+
+    shared = True
 
     def __init__(
         self,
@@ -32,9 +71,24 @@ class SharedConnectionLimits(ConnectionLimits):
         super().__init__(max_connections, max_per_address)
         self._counters = counters
         self._all = counters.of_server(CONNECTIONS)
+        self._spread = Spread(counters.of_server(ACCEPTED))
+        self._opening = 0
         # Connections elsewhere that have the same effect as the limit of this process.
         self._least_elsewhere = max_connections - most_here if most_here else 0
         self._rows: dict[str, SharedRow] = {}  # of addresses that are connected here
+
+    def opening(self, by: int) -> None:
+        """See `ConnectionLimits`."""
+        self._opening += by
+        self._spread.set(self._count + self._opening)
+
+    def lead(self) -> int:
+        """See `ConnectionLimits`."""
+        return self._spread.lead()
+
+    def not_accepted_elsewhere(self) -> None:
+        """See `ConnectionLimits`."""
+        self._spread.not_accepted_elsewhere()
 
     def _total(self) -> int:
         return max(self._all.total(), self._count + self._least_elsewhere)
@@ -46,6 +100,7 @@ class SharedConnectionLimits(ConnectionLimits):
     def _change(self, address: str, by: int) -> None:
         super()._change(address, by)
         self._all.set(self._count)
+        self._spread.set(self._count + self._opening)
         if self._max_per_address and address:
             row = self._rows.get(address)
             if row is None:

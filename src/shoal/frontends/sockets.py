@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from shoal.frontends.accepting import SharedServer
 from shoal.frontends.client_limits import ConnectionLimits
 from shoal.frontends.closing import accept_waiting, stop_handshakes
 from shoal.frontends.tls import ServerTls
@@ -90,7 +91,8 @@ def _bind_all(
 
 
 def _bind(family: int, address: tuple[object, ...], reuse_port: bool) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small responses at once only where the protocol is named.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if os.name == "posix":  # elsewhere this option would let two servers share the port
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -227,7 +229,7 @@ class LoopServer:
         await self._server.wait_closed()
 
 
-SocketServer: TypeAlias = LoopServer | TlsServer
+SocketServer: TypeAlias = LoopServer | SharedServer | TlsServer
 
 
 async def serve(
@@ -239,7 +241,8 @@ async def serve(
 ) -> list[SocketServer]:
     """Accept the connections of listening sockets on this loop, with TLS if given.
 
-    Connections count themselves among `limits`, which also hold before the end of a handshake.
+    Connections count themselves among `limits`, which also hold before the end of a handshake, and
+    are spread evenly over processes that share them.
     The sockets are closed with their servers, or when this fails.
     """
     servers: list[SocketServer] = []
@@ -248,6 +251,9 @@ async def serve(
         for sock in sockets:
             if tls is not None and os.name == "posix":
                 servers.append(TlsServer(sock, make_protocol, tls, handshake_secs, limits))
+                continue
+            if limits is not None and limits.shared:
+                servers.append(SharedServer(sock, make_protocol, limits))
                 continue
             if is_unix(sock):
                 made = await loop.create_unix_server(make_protocol, sock=sock, backlog=_BACKLOG)

@@ -105,7 +105,9 @@ class TcpListener:
         """
         sockets = await bind_tcp(host, port, reuse_port=reuse_port)
         bound: int = sockets[0].getsockname()[1]
-        self._servers += await serve(sockets, lambda: QuestionConnection(self))
+        self._servers += await serve(
+            sockets, lambda: QuestionConnection(self), limits=self.clients.connections
+        )
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_SWEEP_SECS, self._sweep, loop)
         return bound

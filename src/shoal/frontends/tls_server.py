@@ -11,7 +11,6 @@ nothing costs a socket, and a thousand that begin together leave the other conne
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import sys
@@ -19,8 +18,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
+from shoal.frontends.accepting import Acceptor
 from shoal.frontends.client_limits import ConnectionLimits
-from shoal.frontends.closing import LINGER_SECS, accept_waiting, stop_handshakes, unread_bytes
+from shoal.frontends.closing import LINGER_SECS, unread_bytes
 from shoal.frontends.http.message import error_body
 from shoal.frontends.tls import ServerTls
 
@@ -29,14 +29,11 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_SECS = 10.0  # for the first byte, and once more for the handshake
 
 _HANDSHAKE = b"\x16"  # the first byte of TLS
-_MOST_ACCEPTED = 64  # in one loop iteration
 _MOST_BEGUN = 8  # in one loop iteration; each takes up to a millisecond
 _SWEEP_SECS = 1.0
 _LAST_SWEEP_SECS = 0.1  # once no more are accepted
-_PAUSE_SECS = 1.0  # when the process has no file descriptors left
 _LINGER_SECS = 2.0  # for a client that does not speak TLS, to read why
 _LINGER_BYTES = 1 << 20
-_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 # Connections are closed by the sweeps of their listeners: only those know what a client that reads
 # slowly is still to get. The loops of Python 3.10 have a fixed limit, or none.
 _FOREVER_SECS = 86_400.0
@@ -81,7 +78,6 @@ class TlsServer:
         """`make_protocol` is called for each connection; it is connected after the handshake, and
         counts itself among `limits` then."""
         self._loop = asyncio.get_running_loop()
-        self._listening = listening
         self._make_protocol = make_protocol
         self._tls = tls
         self._handshake_secs = handshake_secs or _FOREVER_SECS
@@ -94,7 +90,7 @@ class TlsServer:
         self._timer: asyncio.TimerHandle | None = None
         self._accepting = True
         self._closed = False
-        self._loop.add_reader(listening, self._accept)
+        self._acceptor = Acceptor(listening, self._accepted, self._limits)
 
     @property
     def unfinished(self) -> int:
@@ -107,13 +103,9 @@ class TlsServer:
         if not self._accepting:
             return
         self._accepting = False
-        await asyncio.sleep(stop_handshakes(self._listening))
+        await self._acceptor.stop()
         if self._closed:
             return
-        self._loop.remove_reader(self._listening)
-        for connection, peer in accept_waiting(self._listening):
-            self._accepted(connection, str(peer[0]))
-        self._listening.close()
         until_secs = self._loop.time() + LINGER_SECS
         for arrival in self._arrivals:
             arrival.until_secs = min(arrival.until_secs, until_secs)
@@ -126,9 +118,7 @@ class TlsServer:
         if self._closed:
             return
         self._closed = True
-        if self._listening.fileno() >= 0:
-            self._loop.remove_reader(self._listening)
-            self._listening.close()
+        self._acceptor.close()
         self._accepting = False
         if self._timer is not None:
             self._timer.cancel()
@@ -146,42 +136,19 @@ class TlsServer:
 
     # ---- before the first byte
 
-    def _accept(self) -> None:
-        for _ in range(_MOST_ACCEPTED):
-            try:
-                connection, peer = self._listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause(error)
-                return
-            self._accepted(connection, str(peer[0]))
-
     def _accepted(self, connection: socket.socket, address: str) -> None:
         here = self._unfinished[address]
         if not self._limits.has_room(address, self._waiting, here):
             connection.close()
             return
-        connection.setblocking(False)
         self._unfinished[address] = here + 1
         self._waiting += 1
+        self._limits.opening(1)
         arrival = _Arrival(connection, address, self._loop.time() + self._handshake_secs)
         self._arrivals.add(arrival)
         self._loop.add_reader(connection, self._arrived, arrival)
         if self._timer is None:
             self._timer = self._loop.call_later(_SWEEP_SECS, self._sweep)
-
-    def _pause(self, error: OSError) -> None:
-        """Accept again later: the reason will not be gone at once, and the loop must not spin."""
-        logger.error("cannot accept a connection: %s", error.strerror or error)
-        self._loop.remove_reader(self._listening)
-        self._loop.call_later(
-            _PAUSE_SECS if error.errno in _NO_RESOURCES else 0.1, self._accept_again
-        )
-
-    def _accept_again(self) -> None:
-        if self._accepting:
-            self._loop.add_reader(self._listening, self._accept)
 
     def _sweep(self) -> None:
         self._timer = None
@@ -241,6 +208,7 @@ class TlsServer:
 
     def _finished(self, arrival: _Arrival) -> None:
         self._waiting -= 1
+        self._limits.opening(-1)
         self._unfinished[arrival.address] -= 1
         if not self._unfinished[arrival.address]:
             del self._unfinished[arrival.address]

@@ -138,6 +138,11 @@ class ServerCounter:
         """What all of them have."""
         return int(sum(self._cells[self._first : self._last]))
 
+    def others(self) -> list[float]:
+        """What each of the other processes has."""
+        cells = self._cells
+        return [cells[i] for i in range(self._first, self._last) if i != self._own]
+
 
 class SharedRow:
     """The counters of one name. For the thread of `SharedCounters`."""
