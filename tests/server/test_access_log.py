@@ -70,6 +70,7 @@ def grpc_request():
     return request.SerializeToString()
 
 
+@pytest.mark.one_process  # the order of lines
 def test_http_requests_on_both_paths(logged):
     start, read = logged
     running = start()
@@ -201,6 +202,7 @@ def test_logs_are_continued_in_new_files(logged, tmp_path):
     assert json.loads((tmp_path / "access.1").read_text())["path"] == "/v2"
 
 
+@pytest.mark.one_process  # the order of lines
 def test_lines_name_the_key_on_both_paths(logged, tmp_path):
     start, read = logged
     running = start(api_keys=write_keys(tmp_path / "keys", alice={}))

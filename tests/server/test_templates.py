@@ -155,6 +155,7 @@ def test_unloading_ends_what_templates_allowed(tmp_path):
         assert len(taken) == 2
 
 
+@pytest.mark.one_process  # counts calls of the engine
 @pytest.mark.perf_analyzer
 @pytest.mark.parametrize("plans", [True, False])
 def test_perf_analyzer_measures_and_reads_the_statistics(tmp_path, plans):

@@ -479,11 +479,14 @@ class _KnownTemplate:
         """Where the inputs of each request are, in the contents of a group of `count`."""
         known = self._places.get(count)
         if known is None:
-            columns = [
-                [slice(at, at + size) for at in range(column.start, column.stop, size or 1)]
-                for column, size in zip(self.columns(count), self.packed[3], strict=True)
+            columns = list(zip(self.columns(count), self.packed[3], strict=True))
+            known = self._places[count] = [
+                tuple(
+                    slice(column.start + index * size, column.start + (index + 1) * size)
+                    for column, size in columns
+                )
+                for index in range(count)
             ]
-            known = self._places[count] = list(zip(*columns, strict=True))
         return known
 
 
