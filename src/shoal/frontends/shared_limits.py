@@ -6,6 +6,8 @@ As those of one process; in addition, each process shows the others what its cli
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 
 from shoal.core.buffers import BufferPool
 from shoal.frontends.client_limits import ClientLimits, ConnectionLimits
@@ -16,15 +18,19 @@ from shoal.link.counters import COUNT, ServerCounter, SharedCounters, SharedRow
 CONNECTIONS, BUFFERED_BYTES, READ_AHEAD_BYTES, ACCEPTED = range(4)
 _SHOW_SECS = 0.02  # between two looks at what was freed
 _TOLERATED_PART = 8  # of a process's connections: so many more than others do not matter
+_RECENT_SECS = 0.02  # connections that end so quickly need not be spread
 _MOST_LEAD = 16  # over a process that accepts connections at all
 
 
 class Spread:
     """Compares this process's connections with those of the others. For the loop's thread."""
 
-    def __init__(self, counter: ServerCounter) -> None:
+    def __init__(self, counter: ServerCounter, clock: Callable[[], float] = time.monotonic) -> None:
         self._counter = counter
+        self._clock = clock
         self._own = 0
+        self._ended = 0  # connections since `_since`
+        self._since = 0.0
         self._stopped: dict[int, float] = {}  # processes that do not accept, with their connections
 
     def set(self, own: int) -> None:
@@ -32,9 +38,20 @@ class Spread:
         self._own = own
         self._counter.set(own)
 
+    def ended(self) -> None:
+        """A connection that was open has ended."""
+        past_secs = self._clock() - self._since
+        if past_secs > _RECENT_SECS:
+            self._since += past_secs
+            self._ended = self._ended // 2 if past_secs < 2 * _RECENT_SECS else 0
+        self._ended += 1
+
     def lead(self) -> int:
-        """How many more it has than the process with the fewest, beyond what does not matter."""
+        """How many more it has than the process with the fewest, beyond what does not matter: an
+        eighth, and as many as have just ended."""
         own = self._own - self._own // _TOLERATED_PART
+        if self._ended and self._clock() - self._since <= _RECENT_SECS:
+            own -= self._ended
         most = 0
         for process, count in enumerate(self._counter.others()):
             if process in self._stopped:
@@ -101,6 +118,8 @@ class SharedConnectionLimits(ConnectionLimits):
         super()._change(address, by)
         self._all.set(self._count)
         self._spread.set(self._count + self._opening)
+        if by < 0:
+            self._spread.ended()
         if self._max_per_address and address:
             row = self._rows.get(address)
             if row is None:

@@ -60,6 +60,19 @@ def test_a_process_that_does_not_accept_is_no_longer_waited_for(spreads):
     assert own.lead() == 16
 
 
+def test_where_connections_end_quickly_they_are_not_left_to_others():
+    file = SharedCounters.make(2)
+    now = [100.0]
+    spread = Spread(SharedCounters(file, 2, 0).of_server(ACCEPTED), lambda: now[0])
+    os.close(file)
+    spread.set(3)
+    spread.ended()
+    spread.ended()
+    assert spread.lead() == 1
+    now[0] += 0.021
+    assert spread.lead() == 3
+
+
 class Greeting(asyncio.Protocol):
     """Greets its client, and counts it."""
 
