@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from shoal.core.readiness import Readiness
-from shoal.engine.linked.service import EngineService, Frontend
+from shoal.engine.linked.frontend import Frontend
+from shoal.engine.linked.service import EngineService
 from shoal.statistics.keys import KeyCounts
 from shoal.statistics.machine import Machine, MachineReading
 from shoal.statistics.process import ServerProcesses

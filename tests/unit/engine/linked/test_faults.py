@@ -203,7 +203,7 @@ def test_views_without_memory_refuse_every_request_of_a_group(world, monkeypatch
     packed = ("held", -1, inputs, (20_000,), (), {}, 0, 0)
     connected._take_template(1, packed)
     connected._take_group(1, 100, 2, None, 0, [(1, 0, 20_000), (1, 20_000, 40_000)])
-    world.service.run_groups()
+    world.service.groups.run()
     assert [(number, answer.error.message) for number, answer in sent] == [
         (100, "no memory"),
         (101, "no memory"),

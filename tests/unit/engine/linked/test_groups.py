@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.engine.linked.service import _KnownTemplate
+from shoal.engine.linked.groups import KnownTemplate
 
 
 @pytest.mark.parametrize("sizes", [(), (0,), (2,), (2, 0), (0, 3), (1, 2)])
@@ -16,5 +16,5 @@ def test_every_request_has_its_inputs(sizes, count):
         for index in range(count)
     ]
     contents = b"".join(row[number] for number in range(len(sizes)) for row in rows)
-    places = _KnownTemplate(None, (None, None, None, sizes)).places(count)
+    places = KnownTemplate(None, (None, None, None, sizes)).places(count)
     assert [tuple(contents[place] for place in row) for row in places] == rows
