@@ -8,11 +8,9 @@ When the engine process ends, everything that waits is answered with Unavailable
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +29,7 @@ from shoal.errors import QueueRejected, ShoalError, Unavailable
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import INLINE_BYTES, Link
+from shoal.link.loop_link import LoopLink
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +85,10 @@ class EngineConnection:
         the keys of models whose tasks are to end, and tells the engine `retired`;
         `report` returns plain values for the engine, when it asks."""
         self.link = link
-        self._inbox = inbox
         self._changed = changed
         self._lost = lost
         self._settings = settings
         self._retire = retire
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._numbers = itertools.count(1)
         self._next_hit = _FIRST_HIT
         self._requests: dict[int, Request] = {}
@@ -100,10 +96,7 @@ class EngineConnection:
         self._template_numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._layouts: dict[int, tuple[Any, ...]] = {}
-        self._flush_due = False
-        self.closed = False
-        self._handlers: dict[str, Callable[..., None]] = {
-            "hello": lambda _version: None,
+        handlers: dict[str, Callable[..., None]] = {
             "response": self._take_response,
             "layout": self._layouts.__setitem__,
             "results": self._take_results,
@@ -115,7 +108,12 @@ class EngineConnection:
             "retire": self._take_retirement,
             "question": lambda number: self._answer(number, report()),
         }
-        self._loop.add_reader(link.fileno(), self._read)
+        self._loop_link = LoopLink(link, inbox.after_batches, handlers, self.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine is gone."""
+        return self._loop_link.closed
 
     @property
     def in_flight(self) -> int:
@@ -127,24 +125,10 @@ class EngineConnection:
     def _send(self, kind: str, *body: Any) -> None:
         """Send a message; those of one loop iteration together. Unavailable if the engine is gone,
         or does not read what it is sent."""
-        link = self.link
         try:
-            if threading.get_ident() != self._thread:
-                link.send(kind, *body)
-                return
-            link.send(kind, *body, more=True)
+            self._loop_link.send(kind, *body)
         except ChannelClosed:
             raise engine_gone() from None
-        if not self._flush_due:
-            self._flush_due = True
-            self._inbox.after_batches(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_due = False
-        try:
-            self.link.flush()
-        except ChannelClosed:
-            return  # `_read` is about to see the end, too
 
     def _check_room(self) -> None:
         if self.closed:
@@ -269,25 +253,10 @@ class EngineConnection:
 
     # ---- from the engine, on the loop
 
-    def _read(self) -> None:
-        try:
-            received = self.link.receive()
-        except ChannelClosed:
-            self.close()
-            return
-        for kind, body in received:
-            try:
-                self._handlers[kind](*body)
-            except Exception:
-                logger.exception("a message of the engine process could not be handled")
-
     def close(self) -> None:
         """The engine is gone: answer everything that waits. On the loop's thread."""
-        if self.closed:
+        if not self._loop_link.close():
             return
-        self.closed = True
-        self._loop.remove_reader(self.link.fileno())
-        self.link.close()
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.on_cancel = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -25,6 +26,7 @@ from shoal.errors import Internal, QueueRejected, ShoalError
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import Link
+from shoal.link.loop_link import LoopLink
 
 if TYPE_CHECKING:
     from shoal.engine.linked.service import EngineService
@@ -46,17 +48,14 @@ class Frontend:
         self.reported = 0  # the number of the last question
         self.on_report: Callable[[Any], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
-        self.closed = False
         self.retired: set[int] = set()  # keys of models whose tasks have ended; for the service
         self._requests: dict[int, Request] = {}
         self._templates: dict[int, KnownTemplate] = {}
         self._layouts: set[int] = set()
         self._telling = threading.Lock()  # so that a layout is announced before it is used
-        self._flush_due = False
         self._loads: dict[int, Callable[[], None]] = {}  # what ends the waiting for each
         self._traces = FrontendTraces(service.engine.tracer)
-        self._handlers: dict[str, Callable[..., None]] = {
-            "hello": lambda _version: None,
+        handlers: dict[str, Callable[..., None]] = {
             "infer": self._infer,
             "template": self._take_template,
             "forget": self._forget_template,
@@ -72,29 +71,19 @@ class Frontend:
             "trace_call": self._traces.start_call,
             "trace_end": self._traces.end,
         }
-        service.loop.add_reader(link.fileno(), self._read)
+        self._loop_link = LoopLink(link, service.after_batches, handlers, self.close)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the process has ended."""
+        return self._loop_link.closed
 
     # ---- from the front end, on the loop
 
-    def _read(self) -> None:
-        try:
-            received = self._link.receive()
-        except ChannelClosed:
-            self.close()
-            return
-        for kind, body in received:
-            try:
-                self._handlers[kind](*body)
-            except Exception:
-                logger.exception("a message of a front end could not be handled")
-
     def close(self) -> None:
         """The front end has ended: no client waits for its requests."""
-        if self.closed:
+        if not self._loop_link.close():
             return
-        self.closed = True
-        self._service.loop.remove_reader(self._link.fileno())
-        self._link.close()
         for request in list(self._requests.values()):
             request.cancel()
         self._requests.clear()
@@ -331,26 +320,10 @@ class Frontend:
 
     def _send(self, kind: str, *body: Any) -> None:
         """Send a message; on the loop, those of one iteration together."""
-        link = self._link
-        try:
-            if threading.get_ident() != self._service.thread:
-                if link.backlog_bytes > _MOST_BACKLOG_BYTES:
-                    time.sleep(_SLOW_DOWN_SECS)  # and no longer: others may need this thread
-                link.send(kind, *body)
-                return
-            link.send(kind, *body, more=True)
-        except ChannelClosed:
-            return  # `_read` sees the end, too
-        if not self._flush_due:
-            self._flush_due = True
-            self._service.after_batches(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_due = False
-        try:
-            self._link.flush()
-        except ChannelClosed:
-            return
+        if self._link.backlog_bytes > _MOST_BACKLOG_BYTES and not self._loop_link.here:
+            time.sleep(_SLOW_DOWN_SECS)  # and no longer: others may need this thread
+        with contextlib.suppress(ChannelClosed):  # the loop sees the end, too
+            self._loop_link.send(kind, *body)
 
     def respond(self, number: int, response: Response) -> None:
         """Send one of a request's responses."""

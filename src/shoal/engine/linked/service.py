@@ -7,7 +7,6 @@ A front end that ends takes its requests with it: they are cancelled, and its me
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import threading
@@ -75,8 +74,6 @@ class EngineService:
         values."""
         control = self._controlled = control or engine
         self.engine = engine
-        self.loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
         self.after_batches = loop.after_batches
         self.groups = Groups(engine, loop.after_reading)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-engine-calls")
