@@ -88,7 +88,7 @@ def run_child(connection: str, main: Callable[[Start], Coroutine[Any, Any, None]
             received = link.receive()
         (_, (packed, more)), *early = received
         # Written by the supervisor, which has started this process with the same program.
-        options: Options = pickle.loads(packed)  # noqa: S301
+        options: Options = pickle.loads(packed)  # noqa: S301  # nosec B301
         log = settings.open_log(options)
         log.install()
         loop = new_event_loop()
