@@ -66,14 +66,16 @@ class TraceFile:
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
-                    self._thread = threading.Thread(
+                    thread = threading.Thread(
                         target=self._work, name="shoal-trace-file", daemon=True
                     )
-                    self._thread.start()
+                    thread.start()
+                    self._thread = thread
 
     def close(self) -> None:
         """Wait until everything is written, within reason."""
-        thread = self._thread
+        with self._starting:
+            thread = self._thread
         if thread is not None:
             self._jobs.put(None)
             thread.join(_CLOSE_SECS)

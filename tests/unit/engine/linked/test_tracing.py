@@ -36,7 +36,7 @@ async def serve(world, frontend):
     request, reply, trace = request_for(frontend)
     trace.attach(request)
     frontend.infer(request)
-    await world.until(lambda: reply.answered)
+    await world.until(lambda: reply.answered and not world.engine.in_flight())
     trace.event("SENT")
     trace.finish()
 
@@ -79,7 +79,7 @@ def test_requests_of_a_call_are_below_it(world):
         span = trace.start_call("held", 1)
         span.attach(request)
         world.frontends[0].infer(request)
-        await world.until(lambda: reply.answered)
+        await world.until(lambda: reply.answered and not world.engine.in_flight())
         span.end()
         trace.finish()
 
@@ -101,7 +101,7 @@ def test_a_request_that_is_refused_did_not_run(world):
         request.inputs["other"] = Tensor("other", INT32, (1, 1), array=np.ones((1, 1), np.int32))
         trace.attach(request)
         frontend.infer(request)
-        await world.until(lambda: reply.answered)
+        await world.until(lambda: reply.answered and not world.engine.in_flight())
         assert type(reply.wait().error) is InvalidArgument
         trace.finish()
 
@@ -122,7 +122,7 @@ def test_the_trace_of_a_client_that_left_is_complete_with_its_request(world):
         await world.until(lambda: world.backend.started.acquire(blocking=False))
         trace.leave()
         world.backend.gate.set()
-        await world.until(lambda: reply.answered)
+        await world.until(lambda: reply.answered and not world.engine.in_flight())
 
     world.run(leave())
     (trace,) = traces(world)
