@@ -14,20 +14,13 @@ all of them (`SharedNames`).
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
-import os
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from shoal.core import bytes_tensor
-from shoal.core.buffers import pool
 from shoal.core.dtypes import BYTES, DataType
 from shoal.core.lazy_tensor import LazyTensor
 from shoal.core.tensor import Buffer, Tensor
@@ -42,16 +35,15 @@ from shoal.errors import (
 from shoal.frontends import cuda_memory
 from shoal.frontends.cuda_memory import Cuda, CudaBlock
 from shoal.frontends.shared_names import SharedNames
+from shoal.frontends.system_memory import SystemBlock, check_key, open_block
 from shoal.link.counters import ServerCounter
 from shoal.wire.regions import LARGE_BYTES, Lease
 
 DISABLED = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 )
-RESERVED_PREFIX = "triton_python_backend_shm_region_"
 _REGION = "region"  # a kind of names
 _LARGEST = 2**64 - 1
-_POOLED_BYTES = 32 << 10  # from here on inputs are read into memory from a pool
 
 
 @dataclass(slots=True)
@@ -60,7 +52,7 @@ class _Region:
 
     name: str
     byte_size: int
-    memory: _SystemBlock | CudaBlock
+    memory: SystemBlock | CudaBlock
     status: dict[str, str | int]
     cuda: bool = False
     leases: int = 0
@@ -114,10 +106,10 @@ class SharedMemory:
         Internal if the system has no such region; nothing is open then.
         """
         self._check_allowed()
-        _check_key(name, key)
+        check_key(name, key)
         with self._lock:
             self._check_free(name)
-            block = _open_block(name, key, offset, byte_size)
+            block = open_block(name, key, offset, byte_size)
             if self._names is None:
                 self._add(name, byte_size, block, {"key": key, "offset": offset})
                 return
@@ -129,12 +121,12 @@ class SharedMemory:
         self,
         name: str,
         byte_size: int,
-        memory: _SystemBlock | CudaBlock,
+        memory: SystemBlock | CudaBlock,
         described: dict[str, str | int],
     ) -> None:
         """Keep a region. The lock is held."""
         status = {"name": name, **described, "byte_size": byte_size}
-        cuda = not isinstance(memory, _SystemBlock)
+        cuda = not isinstance(memory, SystemBlock)
         self._regions[name] = _Region(name, byte_size, memory, status, cuda=cuda)
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
@@ -230,7 +222,7 @@ class SharedMemory:
         """Remove a region without leases. The lock is held."""
         if self._regions.get(region.name) is region:
             del self._regions[region.name]
-        if not isinstance(region.memory, _SystemBlock):
+        if not isinstance(region.memory, SystemBlock):
             region.memory.close()
 
     # ---- for requests
@@ -256,12 +248,12 @@ class SharedMemory:
                 raise InvalidArgument(
                     f"Invalid offset + byte size for shared memory region: '{name}'"
                 )
-            if isinstance(region.memory, _SystemBlock):
+            if isinstance(region.memory, SystemBlock):
                 left = region.memory.available(offset)
                 if left < byte_size:
                     raise _truncated(name, left, byte_size)
             region.leases += 1
-        if isinstance(region.memory, _SystemBlock):
+        if isinstance(region.memory, SystemBlock):
             most = self._most_input_bytes
             return _RegionLease(self, region, region.memory, offset, byte_size, most)
         return _CudaLease(self, region, region.memory, offset, byte_size)
@@ -313,7 +305,7 @@ class _Regions:
         if kind == "cuda":
             self._memory._open_cuda(name, place, offset_or_device, byte_size)
             return
-        block = _SystemBlock(file, offset_or_device)
+        block = SystemBlock(file, offset_or_device)
         with self._memory._lock:
             described = {"key": place, "offset": offset_or_device}
             self._memory._add(name, byte_size, block, described)
@@ -335,7 +327,7 @@ class _RegionLease:
         self,
         owner: SharedMemory,
         region: _Region,
-        memory: _SystemBlock,
+        memory: SystemBlock,
         offset: int,
         byte_size: int,
         most_bytes: int,
@@ -450,111 +442,3 @@ class _CudaLease:
 
 def _taken(name: str) -> AlreadyExists:
     return AlreadyExists(f"shared memory region '{name}' already in manager")
-
-
-def _check_key(name: str, key: str) -> None:
-    bare = key.lstrip("/")
-    if not bare or "/" in bare or "\0" in bare or bare in (".", ".."):
-        raise InvalidArgument(
-            f"cannot register shared memory region '{name}' - invalid shm key '{key}'"
-        )
-    if bare.startswith(RESERVED_PREFIX):
-        raise InvalidArgument(
-            f"cannot register shared memory region '{name}' with key '{key}' as the key contains "
-            f"the reserved prefix '{RESERVED_PREFIX}'"
-        )
-
-
-class _SystemBlock:
-    """System memory of another process: a file of which a system call reads and writes parts."""
-
-    def __init__(self, descriptor: int, start: int) -> None:
-        """Owns the descriptor, which is closed when nothing refers to this any more."""
-        self._descriptor = descriptor
-        self._start = start
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
-
-    def duplicate(self) -> int:
-        """Another descriptor of it, for other processes."""
-        return os.dup(self._descriptor)
-
-    def available(self, offset: int) -> int:
-        """How many bytes there are from `offset` on, at this moment."""
-        return os.fstat(self._descriptor).st_size - self._start - offset
-
-    def read(self, offset: int, byte_size: int) -> tuple[memoryview, int]:
-        """A copy of these bytes, and how many there were; the others are zeros. Never raises."""
-        pooled = byte_size >= _POOLED_BYTES
-        copy = pool.take(byte_size) if pooled else memoryview(bytearray(byte_size))
-        done = 0
-        with contextlib.suppress(OSError):
-            while done < byte_size:
-                place = self._start + offset + done
-                count = os.preadv(self._descriptor, [copy[done:]], place)
-                if not count:
-                    break
-                done += count
-        if done < byte_size:
-            np.frombuffer(copy[done:], np.uint8).fill(0)
-        return copy, done
-
-    def write(self, offset: int, data: memoryview) -> None:
-        """Write these bytes. Raises OSError when the system has no memory for them."""
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._descriptor, data[done:], self._start + offset + done)
-
-
-class _MappedBlock(_SystemBlock):
-    """As `_SystemBlock`, where system calls cannot read shared memory, as on macOS; there it cannot
-    be truncated either."""
-
-    def __init__(self, descriptor: int, start: int, byte_size: int) -> None:
-        super().__init__(descriptor, start)
-        # Mapped from the start: the offset of a mapping must be a multiple of the page size.
-        self._view = memoryview(mmap.mmap(descriptor, start + byte_size))[start:]
-
-    def read(self, offset: int, byte_size: int) -> tuple[memoryview, int]:
-        """A copy of these bytes, and how many there were."""
-        return memoryview(bytearray(self._view[offset : offset + byte_size])), byte_size
-
-    def write(self, offset: int, data: memoryview) -> None:
-        """Write these bytes."""
-        self._view[offset : offset + len(data)] = data
-
-
-def _open_block(name: str, key: str, offset: int, byte_size: int) -> _SystemBlock:
-    """The bytes of a region of system memory, shared for reading and writing."""
-    descriptor = _open(key)
-    try:
-        size = os.fstat(descriptor).st_size
-        if byte_size <= 0 or offset < 0 or offset + byte_size > size:
-            raise InvalidArgument(
-                f"failed to register shared memory region '{name}': invalid args. Offset {offset} "
-                f"and byte_size {byte_size} must lie within the {size} bytes of '{key}'"
-            )
-    except BaseException:
-        os.close(descriptor)
-        raise
-    if hasattr(os, "preadv") and sys.platform != "darwin":
-        return _SystemBlock(descriptor, offset)
-    try:
-        return _MappedBlock(descriptor, offset, byte_size)
-    except (OSError, ValueError) as error:
-        raise Internal(f"failed to register shared memory region '{name}': {error}") from None
-
-
-def _open(key: str) -> int:
-    """A descriptor of a POSIX shared memory object."""
-    try:
-        # Not multiprocessing.shared_memory, which would unlink regions at exit.
-        from _posixshmem import shm_open  # type: ignore[import-not-found]
-    except ImportError:
-        raise Unsupported("system shared memory is not available on this platform") from None
-    try:
-        descriptor: int = shm_open("/" + key.lstrip("/"), os.O_RDWR, mode=0o600)
-    except (OSError, ValueError):
-        raise Internal(f"Unable to open shared memory region: '{key}'") from None
-    return descriptor
