@@ -100,11 +100,12 @@ class ConnectionLimits:
         self._change(address, -1)
 
     def opening(self, by: int) -> None:
-        """So many connections more have been accepted that are not counted yet, or are now."""
+        """`by` more connections are accepted and not counted yet; below zero: they are counted
+        now, or have ended."""
 
     def lead(self) -> int:
         """How many more connections this process has than another one that accepts from its
-        sockets, where so many matter."""
+        sockets; 0 where the difference is small."""
         return 0
 
     def not_accepted_elsewhere(self) -> None:

@@ -17,7 +17,7 @@ from shoal.link.counters import COUNT, ServerCounter, SharedCounters, SharedRow
 # Fields of the server's counters.
 CONNECTIONS, BUFFERED_BYTES, READ_AHEAD_BYTES, ACCEPTED = range(4)
 _SHOW_SECS = 0.02  # between two looks at what was freed
-_TOLERATED_PART = 8  # of a process's connections: so many more than others do not matter
+_TOLERATED_PART = 8  # of a process's connections: a lead of this part does not matter
 _RECENT_SECS = 0.02  # connections that end so quickly need not be spread
 _MOST_LEAD = 16  # over a process that accepts connections at all
 
@@ -34,7 +34,7 @@ class Spread:
         self._stopped: dict[int, float] = {}  # processes that do not accept, with their connections
 
     def set(self, own: int) -> None:
-        """So many connections are this process's, open or being opened."""
+        """`own` is the number of this process's connections, open or being opened."""
         self._own = own
         self._counter.set(own)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from shoal.config.options import Options
 from shoal.inprocess.keywords import LOOPBACK
 from shoal.server import Server as LoopServer
 
 
-class Addresses:
+class Addresses(ABC):
     """The ports and URLs of a running server; Unavailable if it does not run."""
 
+    @abstractmethod
     def _running(self) -> LoopServer:
-        raise NotImplementedError
+        """The server."""
 
     @property
     def _options(self) -> Options:
