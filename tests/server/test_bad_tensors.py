@@ -25,7 +25,8 @@ def running(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def still_serving(running, caplog):
+def still_serving(running, request):
+    caplog = request.getfixturevalue("caplog")  # of other processes it sees nothing
     yield
     check_still_serving(running, caplog)
 

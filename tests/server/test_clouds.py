@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
 
 import numpy as np
@@ -89,6 +90,8 @@ class Platforms:
         return self.vertex("POST", "/predict", body, {REDIRECT: path, **headers})
 
     def load(self, name, url=None, headers=None):
+        if os.environ.get("SHOAL_SERVERS") == "processes":
+            pytest.skip("other processes read archives from the platform's own folder")
         url = url or f"{self.archives}/{name}/model"
         body = json.dumps({"model_name": name, "url": str(url)}).encode()
         return self.sagemaker("POST", "/models", body, headers)

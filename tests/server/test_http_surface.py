@@ -240,7 +240,9 @@ def test_a_client_that_does_not_read_is_cut(repository):
     with running_server(repository, http_write_timeout_secs=0.1) as server:
         call = infer.call(server, "echo")
         wait_until(lambda: server.statistics("echo")["inference_count"] == 1)
-        wait_until(lambda: not server.server.ports.http.open_connections, "the client is cut")
+        wait_until(
+            lambda: not server.metric("shoal_connections", protocol="http"), "the client is cut"
+        )
         call.disconnect()
         assert server.get("/v2/health/ready").status == 200
 

@@ -57,6 +57,7 @@ class _Region:
     cuda: bool = False
     leases: int = 0
     unregistered: bool = False  # while in use
+    unused: Callable[[], None] | None = None  # tells the other front ends that it no longer is
 
 
 class SharedMemory:
@@ -179,12 +180,21 @@ class SharedMemory:
         if regions:
             self._names.unregister(_REGION, [region.name for region in regions])
 
+    def _leave(self, name: str, unused: Callable[[], None]) -> bool:
+        """A region is to be unregistered in all processes; see `NameTaker`."""
+        with self._lock:
+            region = self._regions.get(name)
+            if region is None:
+                return False
+            region.unregistered, region.unused = True, unused
+            return region.leases > 0
+
     def _forget(self, name: str) -> None:
-        """Another process, or this one, has unregistered a region: its name is free at once."""
+        """A region was unregistered in all processes: its name is free."""
         with self._lock:
             region = self._regions.pop(name, None)
             if region is not None:
-                region.unregistered = True
+                region.unregistered, region.unused = True, None
                 if not region.leases:
                     self._remove(region)
 
@@ -281,8 +291,13 @@ class SharedMemory:
             if ahead_bytes:
                 self._count_ahead(-ahead_bytes)
             region.leases -= 1
+            unused = None
             if region.unregistered and not region.leases:
-                self._remove(region)
+                unused = region.unused
+                if unused is None:
+                    self._remove(region)
+        if unused is not None:  # the supervisor removes it, in all processes
+            unused()
 
     def _check_allowed(self) -> None:
         if not self._allowed:
@@ -309,6 +324,10 @@ class _Regions:
         with self._memory._lock:
             described = {"key": place, "offset": offset_or_device}
             self._memory._add(name, byte_size, block, described)
+
+    def leave(self, name: str, unused: Callable[[], None]) -> bool:
+        """See `NameTaker`."""
+        return self._memory._leave(name, unused)
 
     def remove(self, name: str) -> None:
         """See `NameTaker`."""

@@ -6,6 +6,7 @@ client --register--> one front end --> the process that keeps the names --> `add
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 NO_FILE = -1
@@ -20,6 +21,10 @@ class NameTaker(Protocol):
     def add(self, name: str, value: Any, file: int) -> None:
         """Use a name from now on; owns the open file, if there is one. May raise a ShoalError: then
         no front end uses it."""
+
+    def leave(self, name: str, unused: Callable[[], None]) -> bool:
+        """A name is to be removed. Whether it is in use; then `unused` is called, from any thread,
+        whenever it no longer is, until it is removed."""
 
     def remove(self, name: str) -> None:
         """Use it no longer."""
@@ -37,4 +42,5 @@ class SharedNames(Protocol):
         open file for each of them, and is closed here. Raises what one of them raised."""
 
     def unregister(self, kind: str, names: list[str]) -> None:
-        """Have no front end use these names any more."""
+        """Have no front end use these names any more; those in use as soon as they no longer
+        are."""

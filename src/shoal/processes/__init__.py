@@ -22,7 +22,7 @@ Messages of the supervisor:
     begin_exit                                 to the engine: not ready from now on
     reload                                     to both: SIGHUP
     stop        seconds                        finish what was begun within that time, then end
-    registered, unregistered, settled          to front ends: names that all of them know; `names`
+    registered, leaving, unregistered, settled to front ends: names that all of them know; `names`
 
 Messages of the others:
 
@@ -31,6 +31,6 @@ Messages of the others:
     unlinked                                   a front end has lost its link to the engine
     loaded      problem, index                 the engine has loaded the models of the start
     controlled  call                           a client has loaded or unloaded a model
-    register, unregister, known                of a front end; see `names`
+    register, unregister, known, unused        of a front end; see `names`
     stopped     clean                          the last one
 """

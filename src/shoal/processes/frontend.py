@@ -94,6 +94,7 @@ async def _serve(start: Start) -> None:
             "loaded": loaded,
             "stop": stop,
             "registered": registered,
+            "leaving": names.leaving,
             "unregistered": names.unregistered,
             "settled": names.settled,
         },

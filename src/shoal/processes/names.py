@@ -4,7 +4,11 @@
               <-----------settled-----------------------------------------------------'
 
 The supervisor makes one change at a time, and keeps the open files, so that a front end that starts
-later gets the same ones. It does not wait for one that does not answer.
+later gets the same ones. It does not wait for one that does not answer. A name that requests use
+while it is unregistered stays until they have ended:
+
+    front end --unregister--> supervisor --leaving--> every front end --known, in use or not--> ...
+    front end, after its last request --unused--> supervisor, which asks all of them again
 """
 
 from __future__ import annotations
@@ -58,6 +62,7 @@ class NameRegistry:
         """`frontends` are those that run at the moment."""
         self._frontends = frontends
         self._entries: dict[tuple[str, str], Entry] = {}
+        self._leaving: set[tuple[str, str]] = set()  # those to be removed when they are unused
         self._changing = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[FrontEnd, asyncio.Future[Any]] = {}
@@ -87,7 +92,7 @@ class NameRegistry:
             secs = _OPENED_SECS if entry.file == NO_FILE else _KNOWN_SECS
             problem = await self._tell(lambda one, change: _send_entry(one, change, entry), secs)
             if problem is not None:
-                await self._remove(entry)
+                await self._remove(key)
             asking.send("settled", number, problem)
 
     def unregister(self, asking: FrontEnd, number: int, kind: str, names: list[str]) -> None:
@@ -97,20 +102,34 @@ class NameRegistry:
     async def _unregister(self, asking: FrontEnd, number: int, kind: str, names: list[str]) -> None:
         async with self._changing:
             for name in names:
-                entry = self._entries.get((kind, name))
-                if entry is not None:
-                    await self._remove(entry)
+                if (kind, name) in self._entries:
+                    self._leaving.add((kind, name))
+                    await self._remove_unused((kind, name))
             asking.send("settled", number, None)
 
-    async def _remove(self, entry: Entry) -> None:
-        del self._entries[entry.kind, entry.name]
-        names = entry[:2]
-        await self._tell(lambda one, change: one.send("unregistered", change, *names), _KNOWN_SECS)
+    def unused(self, kind: str, name: str) -> None:
+        """A front end no longer uses a name that was unregistered."""
+        self._start(self._remove_later((kind, name)))
+
+    async def _remove_later(self, key: tuple[str, str]) -> None:
+        async with self._changing:
+            if key in self._leaving:
+                await self._remove_unused(key)
+
+    async def _remove_unused(self, key: tuple[str, str]) -> None:
+        """Remove a name unless a front end uses it."""
+        if not await self._tell(lambda one, change: one.send("leaving", change, *key), _KNOWN_SECS):
+            await self._remove(key)
+
+    async def _remove(self, key: tuple[str, str]) -> None:
+        entry = self._entries.pop(key)
+        self._leaving.discard(key)
+        await self._tell(lambda one, change: one.send("unregistered", change, *key), _KNOWN_SECS)
         _close(entry)
 
     async def _tell(self, send: Callable[[FrontEnd, int], None], secs: float) -> Any:
-        """Tell all front ends, and wait until they know, at most `secs`; returns the first
-        error."""
+        """Tell all front ends, and wait until they know, at most `secs`; returns the first error,
+        or that one uses the name."""
         change = self._change = next(self._numbers)
         loop = asyncio.get_running_loop()
         self._waiting = {one: loop.create_future() for one in self._frontends()}
@@ -123,17 +142,26 @@ class NameRegistry:
         answers = [future.result() for future in waiting if future.done()]
         return next((answer for answer in answers if answer is not None), None)
 
-    def known(self, frontend: FrontEnd, change: int, problem: Any) -> None:
+    def known(self, frontend: FrontEnd, change: int, answered: Any) -> None:
         """A front end has made a change, or could not."""
         answer = self._waiting.get(frontend)
         if answer is not None and change == self._change and not answer.done():
-            answer.set_result(problem)
+            answer.set_result(answered)
 
     def left(self, frontend: FrontEnd) -> None:
         """A front end has ended: do not wait for it."""
         answer = self._waiting.get(frontend)
         if answer is not None and not answer.done():
             answer.set_result(None)
+        for key in self._leaving:
+            self.unused(*key)
+
+    def close(self) -> None:
+        """All front ends have ended."""
+        for task in self._tasks:
+            task.cancel()
+        for entry in self._entries.values():
+            _close(entry)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -239,6 +267,15 @@ class LinkedNames:
             logger.exception("a name could not be used")
             problem = failure.pack(Internal(f"{type(error).__name__}: {error}"))
         self.send("known", change, problem)
+
+    def leaving(self, change: int, kind: str, name: str) -> None:
+        """A name is to be removed: say whether it is in use, and later that it no longer is."""
+        taker = self._takers.get(kind)
+
+        def unused() -> None:
+            self.send("unused", kind, name)
+
+        self.send("known", change, (taker is not None and taker.leave(name, unused)) or None)
 
     def unregistered(self, change: int, kind: str, name: str) -> None:
         """Use a name no longer."""

@@ -240,8 +240,8 @@ class Supervisor:
         def unregister(number: int, kind: str, names: list[str]) -> None:
             self._names.unregister(frontend, number, kind, names)
 
-        def known(change: int, problem: Any) -> None:
-            self._names.known(frontend, change, problem)
+        def known(change: int, answered: Any) -> None:
+            self._names.known(frontend, change, answered)
 
         frontend = self._frontends[index] = _Process(
             _FRONTEND,
@@ -252,6 +252,7 @@ class Supervisor:
                 "register": register,
                 "unregister": unregister,
                 "known": known,
+                "unused": self._names.unused,
                 "unlinked": lambda: self._connect_again(frontend),
                 "stopped": self._take_end,
             },
@@ -382,7 +383,9 @@ class Supervisor:
 
     async def stop(self) -> bool:
         """Shut down in order, however far `start` got. False if that took longer than the exit
-        timeout."""
+        timeout. A second call does nothing."""
+        if self._stopping:
+            return self._clean
         self._stopping = True
         options = self.options
         if self._engine is not None:
@@ -402,6 +405,7 @@ class Supervisor:
             engine.send("stop", left_secs)
             self._clean = await engine.end(left_secs + _LAST_SECS) and self._clean
         self.ports.close()
+        self._names.close()
         os.close(self._counters_file)
         for task in self._tasks:
             task.cancel()

@@ -7,10 +7,13 @@ import os
 
 import pytest
 
+from shoal.core.dtypes import UINT8
 from shoal.errors import AlreadyExists, InvalidArgument
 from shoal.frontends.clouds.sagemaker_models import SageMakerModels
+from shoal.frontends.shared_memory import SharedMemory
 from shoal.frontends.shared_names import NO_FILE
 from shoal.processes.names import Entry, LinkedNames, NameRegistry
+from shoal.testing import WAIT_SECS
 
 
 class Taker:
@@ -18,7 +21,9 @@ class Taker:
 
     def __init__(self):
         self.known = {}
+        self.in_use = set()
         self.called = asyncio.Event()
+        self.removed = asyncio.Event()
 
     def is_slow(self, value):
         return value == "slow"
@@ -29,8 +34,13 @@ class Taker:
         self.known[name] = (value, file)
         self.called.set()
 
+    def leave(self, name, unused):
+        self.unused = unused
+        return name in self.in_use
+
     def remove(self, name):
         self.known.pop(name, None)
+        self.removed.set()
 
 
 class FrontEnd:
@@ -49,6 +59,8 @@ class FrontEnd:
                 registry.register(self, number, Entry(kind, name, value, file))
             elif message == "unregister":
                 registry.unregister(self, *body)
+            elif message == "unused":
+                registry.unused(*body)
             elif not self.deaf:
                 registry.known(self, *body)
 
@@ -138,6 +150,97 @@ def test_one_that_has_ended_is_not_waited_for():
         await frontends[1].taker.called.wait()
         registry.left(frontends[1])
         assert await registering
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_name_in_use_is_known_to_all_until_it_is_unused(ended):
+    async def scenario(registry, frontends):
+        user, *others = frontends
+        assert await user.register("a")
+        user.taker.in_use.add("a")
+        for _ in range(2):  # the second one changes nothing
+            await asyncio.to_thread(others[0].names.unregister, "kind", ["a"])
+            assert all("a" in one.taker.known for one in frontends)
+        assert not await others[1].register("a")
+        others[1].taker.in_use.add("a")  # another request, elsewhere
+        user.taker.in_use.clear()
+        user.taker.unused()
+        assert not await others[1].register("a")
+        others[1].taker.in_use.clear()
+        if ended:
+            frontends.remove(others[1])
+            registry.left(others[1])
+        else:
+            others[1].taker.unused()
+        await asyncio.wait_for(user.taker.removed.wait(), WAIT_SECS)
+        assert await others[0].register("a")
+        others[0].taker.unused()  # of the earlier one
+        assert not await user.register("a")
+
+    run(scenario)
+
+
+class Gpu:
+    """A GPU as one process has it; `memory` is the same for all of them."""
+
+    memory = bytearray(range(64))
+
+    def __init__(self):
+        self.open_blocks = 0
+        self.closed = asyncio.Event()
+
+    def open(self, handle, device_id, byte_size, name):
+        if byte_size > len(self.memory):
+            raise InvalidArgument(f"region '{name}' is too large")
+        self.open_blocks += 1
+        return self
+
+    def read(self, offset, byte_size):
+        return memoryview(bytes(self.memory[offset : offset + byte_size]))
+
+    def write(self, offset, data):
+        self.memory[offset : offset + len(data)] = data
+
+    def close(self):
+        self.open_blocks -= 1
+        self.closed.set()
+
+
+def test_regions_of_a_gpu_are_opened_by_every_front_end():
+    async def scenario(registry, frontends):
+        gpus = [Gpu() for _ in frontends]
+        memories = [
+            SharedMemory(names=one.names, find_cuda=lambda gpu=gpu: gpu)
+            for one, gpu in zip(frontends, gpus, strict=True)
+        ]
+        first, second, third = memories
+
+        async def register(memory, byte_size=64):
+            await asyncio.to_thread(memory.register_cuda, "g", bytes(64), 0, byte_size)
+
+        with pytest.raises(InvalidArgument, match="too large"):
+            await register(first, 65)
+        await register(first)
+        for memory in memories:
+            with pytest.raises(AlreadyExists, match="'g' already in manager"):
+                await register(memory)
+            assert memory.cuda_status("g") == [{"name": "g", "device_id": 0, "byte_size": 64}]
+        lease, other = third.lease("g", 16, 4), second.lease("g", 16, 4)
+        lease.write(b"crab")
+        assert bytes(other.tensor("x", UINT8, (4,)).raw) == b"crab"
+        other.release()
+        gpus.append(Gpu())
+        frontends.append(FrontEnd(registry, registry.entries()))  # one that starts later
+        memories.append(SharedMemory(names=frontends[-1].names, find_cuda=lambda: gpus[-1]))
+        await asyncio.to_thread(second.unregister_cuda, "g")
+        assert [memory.cuda_status("g")[0]["name"] for memory in memories] == ["g"] * 4
+        assert [gpu.open_blocks for gpu in gpus] == [1] * 4
+        lease.release()
+        await asyncio.wait_for(gpus[-1].closed.wait(), WAIT_SECS)
+        assert [gpu.open_blocks for gpu in gpus] == [0] * 4
+        await register(third)
 
     run(scenario)
 

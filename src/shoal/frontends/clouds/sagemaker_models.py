@@ -13,7 +13,7 @@ import logging
 import os.path
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,11 @@ class SageMakerModels:
         with self._changing:
             self._taken |= {name, target}
             self._loaded = {**self._loaded, name: LoadedModel(Path(repository), target)}
+
+    def leave(self, name: str, unused: Callable[[], None]) -> bool:
+        """See `NameTaker`: the engine finishes the requests of a model that is unloaded."""
+        del name, unused
+        return False
 
     def remove(self, name: str) -> None:
         """A model is being unloaded by another front end."""
