@@ -26,7 +26,7 @@ pytestmark = [
 
 if torch.cuda.is_available():
     from shoal.backends.base import LoadContext, Placement
-    from shoal.backends.pytorch.archive import Kind
+    from shoal.backends.pytorch.archive import ProgramKind
     from shoal.backends.pytorch.backend import PyTorchBackend
     from shoal.backends.pytorch.cuda import CudaExecutor
     from shoal.backends.pytorch.library import to_array
@@ -137,6 +137,15 @@ def test_forms(loader, form):
         check_add_sub(executor, rows)
 
 
+@pytest.mark.parametrize("traced_on", ["cpu", "cuda"])
+def test_a_traced_model(loader, traced_on):
+    example = [torch.zeros(2, ROW, device=traced_on) for _ in range(2)]
+    torch_models.trace(torch_models.AddSub(), example, loader.version / "model.pt")
+    loaded = loader.load(ModelConfig())  # datatypes and shapes are those of the example
+    assert loaded.kind is ProgramKind.SCRIPT
+    check_add_sub(loaded.executor(ON_GPU), names=("left", "right"))
+
+
 def test_an_export_made_on_the_cpu_with_constants(loader):
     class Shift(torch.nn.Module):
         def __init__(self):
@@ -166,7 +175,7 @@ def test_an_aotinductor_package(loader):
     if subprocess.run(alone, check=False).returncode:
         pytest.skip("this PyTorch cannot load a package for the GPU, with or without a server")
     loaded = loader.load(add_sub_config(), count=2)
-    assert loaded.kind is Kind.COMPILED
+    assert loaded.kind is ProgramKind.COMPILED
     check_add_sub(loaded.executor(ON_GPU))
     check_add_sub(loaded.executor(ON_GPU), 5)
     on_cpu = [Placement("KIND_CPU")]

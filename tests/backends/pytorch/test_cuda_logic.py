@@ -17,6 +17,7 @@ import numpy as np  # noqa: E402
 from shoal.backends.base import Placement  # noqa: E402
 from shoal.backends.pytorch import graphs  # noqa: E402
 from shoal.backends.pytorch import model as model_module  # noqa: E402
+from shoal.backends.pytorch.script import ScriptProgram  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor, OnDevice  # noqa: E402
 from shoal.core.dtypes import FP32  # noqa: E402
 from shoal.errors import BackendFailure, ConfigError  # noqa: E402
@@ -227,3 +228,21 @@ def test_a_broken_gpu_is_not_ready(loader, config, gpu, caplog):
         loaded.executor(ON_GPU).run({"x": np.float32([1])}, ["y"])
     assert not loaded.ready()
     assert "until the server is restarted" in caplog.text
+
+
+def test_a_traced_model_on_a_gpu(loader, monkeypatch):
+    loader.trace(AddSub(), torch.zeros(2, 3), torch.zeros(2, 3))
+    load, wanted = torch.jit.load, []
+
+    def load_as_pytorch_does(file, map_location=None, _restore_shapes=False):
+        device = torch.device(map_location)
+        wanted.append(device.type)
+        if device.type == "cuda" and _restore_shapes:
+            raise RuntimeError("CUDA error: invalid argument")
+        return load(file, map_location="cpu", _restore_shapes=_restore_shapes)
+
+    monkeypatch.setattr(torch.jit, "load", load_as_pytorch_does)
+    program = ScriptProgram(loader.script_file, torch.device("cuda", 0))
+    assert program.device == torch.device("cuda", 0)
+    assert [slot.example for slot in program.inputs] == [(2, 3), (2, 3)]
+    assert wanted[0] == "cuda"

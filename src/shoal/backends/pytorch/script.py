@@ -33,9 +33,7 @@ class ScriptProgram(ModuleProgram):
         """Load the module onto `device`; None keeps the devices of the file."""
         try:
             with quiet:
-                self.module = torch.jit.load(
-                    str(path), map_location=device, _restore_shapes=has_traced_inputs(path)
-                )
+                self.module, values = _loaded(path, device)
         except Exception as error:
             raise InvalidArgument(
                 f"PyTorch {torch.__version__} cannot load '{short_name(path)}': "
@@ -46,7 +44,6 @@ class ScriptProgram(ModuleProgram):
         schema = self.module.forward.schema
         arguments = list(schema.arguments)[1:]  # without self
         self._takes_dictionary = len(arguments) == 1 and _is_dictionary(arguments[0].type)
-        values = list(self.module.inlined_graph.inputs())[1:]
         slots = [_slot(*pair) for pair in zip(arguments, values, strict=True)]
         self.inputs = None if self._takes_dictionary else tuple(slots)
         self.outputs = _outputs(schema.returns)
@@ -67,6 +64,21 @@ class ScriptProgram(ModuleProgram):
                     fix="Have forward take tensors, lists of strings, or one dictionary of tensors",
                 )
         return self.by_argument(written, model=model, file=file)
+
+
+def _loaded(path: Path, device: torch.device | None) -> tuple[Any, list[Any]]:
+    """The module on `device`, and the values of its arguments, with types if it was traced.
+
+    PyTorch restores the types from tensors in the file, and cannot put those on a GPU ("CUDA error:
+    invalid argument"): for a GPU they come from a second copy of the module.
+    """
+    traced = has_traced_inputs(path)
+    on_gpu = device is not None and device.type == "cuda"
+    module = torch.jit.load(str(path), map_location=device, _restore_shapes=traced and not on_gpu)
+    source = module
+    if traced and on_gpu:
+        source = torch.jit.load(str(path), map_location="cpu", _restore_shapes=True)
+    return module, list(source.inlined_graph.inputs())[1:]
 
 
 def _slot(argument: Any, value: Any) -> Slot:
