@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -21,12 +22,14 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {
+    "azurite": ("azurite-blob", "node"),
     "browser": ("chromium",),
     "curl": ("curl",),
     "java": ("javac", "protoc", "grpc_java_plugin", "curl"),
     "nghttp2": ("nghttp", "h2load"),
     "perf_analyzer": ("perf_analyzer",),
     "prometheus": ("prometheus", "promtool"),
+    "rclone": ("rclone",),
     "redis": ("redis-server",),
 }
 
@@ -34,8 +37,10 @@ PROGRAMS = {
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# `make test` unpacks perf_analyzer there; a plain `pytest` finds it too.
-os.environ["PATH"] = f"{ROOT / '.tools' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+# `make test` unpacks perf_analyzer in the first and pip installs rclone into the second; a plain
+# `pytest` finds them too.
+_FOLDERS = (str(ROOT / ".tools" / "bin"), sysconfig.get_path("scripts"), os.environ["PATH"])
+os.environ["PATH"] = os.pathsep.join(_FOLDERS)
 
 for profile, same_examples in (("steady", True), ("explore", False)):
     settings.register_profile(

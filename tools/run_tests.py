@@ -37,7 +37,7 @@ GROUPS = (
     ("tests/tasks", "tests/generation"),
     ("tests/docs",),
     ("tests/compat", "tests/client"),
-    ("tests/chaos",),
+    ("tests/chaos", "tests/storage"),
     ("tests/examples",),
 )
 QUICK_GROUPS = (
