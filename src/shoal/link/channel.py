@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -46,6 +47,7 @@ class MessageChannel:
         self._held_files: list[int] = []
         self._backlog: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._backlog_bytes = 0
+        self._accepted_at = 0.0  # when the other side last accepted some of the backlog
         self._flushing = False
         self._closed = False
         self._buffer = bytearray(_READ_BYTES)
@@ -61,6 +63,11 @@ class MessageChannel:
     def backlog_bytes(self) -> int:
         """How much the other side has still to accept."""
         return self._backlog_bytes
+
+    @property
+    def silent_secs(self) -> float:
+        """For how long the other side has accepted nothing of the backlog; 0 without one."""
+        return time.monotonic() - self._accepted_at if self._flushing else 0.0
 
     def wait_for_room(self, most_bytes: int) -> None:
         """Wait until the backlog is at most `most_bytes`, or the other side is gone."""
@@ -130,6 +137,7 @@ class MessageChannel:
         self._backlog_bytes += len(frame)
         if not self._flushing:
             self._flushing = True
+            self._accepted_at = time.monotonic()
             threading.Thread(target=self._flush, name="shoal-link-backlog", daemon=True).start()
 
     def _send_some(
@@ -177,6 +185,7 @@ class MessageChannel:
                 return
             with self._lock:
                 self._backlog_bytes -= size
+                self._accepted_at = time.monotonic()
                 self._backlog_sent.notify_all()
 
     def receive(self) -> list[tuple[Any, ...]]:

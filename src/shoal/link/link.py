@@ -83,6 +83,16 @@ class Link:
         """How much the other side has still to accept."""
         return self._channel.backlog_bytes
 
+    @property
+    def lent_bytes(self) -> int:
+        """Shared memory that the other side uses, or does not know of yet."""
+        return self._pool.lent_bytes
+
+    @property
+    def silent_secs(self) -> float:
+        """For how long the other side has accepted nothing of the backlog; 0 without one."""
+        return self._channel.silent_secs
+
     def lend(self, size: int, aligned_at: int = 0) -> memoryview:
         """Shared memory to receive into, so that it can be sent without a copy; it is in use until
         nothing refers to it. Byte number `aligned_at` lies on a 64-byte boundary."""

@@ -73,6 +73,7 @@ class SegmentPool:
         self._holds: dict[int, int] = {}  # of those that have more than one, by their numbers
         self._idle: dict[int, list[Segment]] = {}
         self._idle_bytes = 0
+        self.lent_bytes = 0  # of segments that are in use; any thread may read it
         self._opened: list[Segment] = []  # not yet announced
         self._closed: list[int] = []  # likewise
         self._loans: dict[int, _Loan] = {}  # by the id of the array that is lent
@@ -94,6 +95,7 @@ class SegmentPool:
                 segment = Segment(next(self._numbers), room)
                 self._opened.append(segment)
             self._lent[segment.number] = segment
+            self.lent_bytes += room
         return segment
 
     def lend(self, size: int, aligned_at: int = 0) -> memoryview:
@@ -139,6 +141,7 @@ class SegmentPool:
                 segment = self._lent.pop(number, None)
                 if segment is None:
                     continue
+                self.lent_bytes -= segment.size
                 if self._idle_bytes + segment.size > _IDLE_BYTES:
                     self._closed.append(number)
                 else:

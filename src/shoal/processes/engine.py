@@ -60,6 +60,7 @@ async def _serve(start: Start) -> None:
         serving.loop,
         control=journaled,
         methods={"metrics": render, "console": collect},
+        max_unread_bytes=options.max_buffered_bytes,
     )
     serving.repository.on_change(service.model_changed)
 

@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -220,7 +221,12 @@ class RunningServer:
 
     def wait_for_pending(self, name: str, count: int) -> None:
         """Wait until exactly `count` requests are in the queue of a model."""
-        pending = self.model(name).statistics.pending
+        if isinstance(self.server, ServerOfProcesses):
+            version = self.get(f"/v2/models/{name}").json["versions"][-1]
+            labels = {"model": name, "version": version}
+            pending: Any = partial(self.metric, "nv_inference_pending_request_count", **labels)
+        else:
+            pending = self.model(name).statistics.pending
         wait_until(lambda: pending() == count, f"{count} requests wait for '{name}'")
 
     def wait_for_held(self, name: str, count: int) -> None:

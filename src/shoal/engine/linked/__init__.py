@@ -11,6 +11,7 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
     group      template, first number, count, ids, start, contents
     cancel     number                      its client has left
     call       number, method, arguments   one of `EngineService.methods`
+    ping                                   asks whether the engine runs, while calls wait
     leave      number                      no client waits for the load of that call any more
     seen       change                      nothing older than this is remembered any more
     report     question, values            what the front end has counted
@@ -29,6 +30,7 @@ Messages of the engine:
     refused    error, numbers              requests of one template that found no room
     returned   number, value               the result of a call
     raised     number, error               its error
+    pong                                   the answer to a ping
     changed    change, name                other versions of a model serve now
     question   question                    asks for a report
     retire     model                       begin no more calls of the model's task

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.inbox import LoopInbox
-from shoal.core.model_loading import ModelLoading
 from shoal.core.planned import PlannedRequest
 from shoal.core.readiness import Problem, Readiness
 from shoal.core.request import Request
 from shoal.core.validate import validate
 from shoal.engine.contract import Engine, EngineModel, described_server
-from shoal.engine.linked.connection import EngineConnection, engine_gone
+from shoal.engine.linked.connection import EngineConnection, engine_gone, engine_silent
+from shoal.engine.linked.lookups import Key, LoadedByRequest, ModelLookup, RoomQuestion, Settled
 from shoal.engine.linked.messages import ModelDescription
 from shoal.engine.linked.model import LinkedModel
 from shoal.engine.linked.tracing import LinkedTracer
@@ -39,8 +39,6 @@ _READINESS_SECS = 2.0  # less than most probes wait
 _MOST_FILE_BYTES = MOST_BYTES - (1 << 20)  # of a model that a request brings
 _THREADS = 4  # that read the files of tasks
 
-Settled = Callable[["ShoalError | None"], None]
-Key = tuple[str, int]  # the name and version that a client asks for
 _ALL: Key = ("", 0)  # all models
 
 
@@ -137,7 +135,8 @@ class LinkedEngine(Engine):
     def call(self, method: str, *arguments: Any, answer_secs: float | None = _ANSWER_SECS) -> Any:
         """Call a method of the engine process and wait for its result. Not on the loop's thread.
 
-        Raises its error; Unavailable if there is no engine, or no answer within `answer_secs`.
+        Raises its error; Unavailable if there is no engine, or no answer within `answer_secs`. None
+        for work that may take any time: then it is Unavailable if the engine is stopped.
         """
         answer: Future[Any] = Future()
 
@@ -151,7 +150,7 @@ class LinkedEngine(Engine):
         try:
             return answer.result(answer_secs)
         except FutureTimeoutError:
-            raise Unavailable("the engine process does not answer; try again later") from None
+            raise engine_silent() from None
 
     # ---- inference
 
@@ -180,8 +179,12 @@ class LinkedEngine(Engine):
         return ()
 
     def check_room(self, name: str, version: int = -1) -> None:
-        """See `Engine`. The engine decides when the request arrives: decoding it here delays no
-        other process."""
+        """See `Engine`. The engine is asked about models that have refused a request; until it says
+        that there is room, callers wait as for a lookup."""
+        key = (name, version)
+        model = self._models.get(key)
+        if model is not None and model.refuses:
+            raise RoomQuestion(self, key, model)
 
     # ---- health
 
@@ -245,7 +248,7 @@ class LinkedEngine(Engine):
             return engine_gone()
         text = self._on_demand.get(key)
         if text is not None:
-            return _LoadedByRequest(self, key, text)
+            return LoadedByRequest(self, key, text)
         return ModelLookup(self, key)
 
     def _forget(self, name: str) -> None:
@@ -311,6 +314,19 @@ class LinkedEngine(Engine):
                 self._linked().call("find", *key, settled=found)
         except ShoalError as error:
             self._settle(key, error)
+
+    def ask_for_room(self, key: Key, model: LinkedModel, settled: Settled) -> None:
+        """Ask the engine whether a model has room for a request, for `RoomQuestion`."""
+
+        def answered(_value: Any, error: ShoalError | None) -> None:
+            if error is None:
+                model.refuses = False
+            settled(error)
+
+        try:
+            self._linked().call("check_room", *key, settled=answered)
+        except ShoalError as error:
+            settled(error)
 
     def load_on_demand(self, key: Key, settled: Settled) -> Callable[[], None]:
         """Have the engine load a model, for a request that waits for it. Returns what ends that."""
@@ -432,34 +448,3 @@ class LinkedEngine(Engine):
         """See `Engine`."""
         known: bool = self.call("unregister_repository", str(path), wait_secs, answer_secs=None)
         return known
-
-
-class ModelLookup(ModelLoading):
-    """Raised for a model that this process has to ask the engine for."""
-
-    only_asks = True
-
-    def __init__(self, engine: LinkedEngine, key: Key) -> None:
-        super().__init__(f"model '{key[0]}' has to be looked up first")
-        self._engine = engine
-        self._key = key
-
-    def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
-        """See `ModelLoading`."""
-        del inside
-        self._engine.look_up(self._key, settled)
-        return lambda: None
-
-
-class _LoadedByRequest(ModelLoading):
-    """Raised for a model that is loaded when a request waits for it."""
-
-    def __init__(self, engine: LinkedEngine, key: Key, text: str) -> None:
-        super().__init__(text)
-        self._engine = engine
-        self._key = key
-
-    def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
-        """See `ModelLoading`."""
-        del inside
-        return self._engine.load_on_demand(self._key, settled)

@@ -3,11 +3,14 @@
     infer, infer_group, call --> messages, sent once per loop iteration --> engine
     replies, results of calls <-- on the loop, in the order of the messages <--'
 
-When the engine process ends, everything that waits is answered with Unavailable.
+When the engine process ends, everything that waits is answered with Unavailable. While calls wait,
+it is asked every second whether it runs: if it does not answer for ten seconds, it is stopped, and
+the calls get Unavailable, too. A call of an engine that runs may take any time, as a load does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
@@ -36,6 +39,8 @@ logger = logging.getLogger(__name__)
 _FIRST_HIT = 1 << 40  # numbers of requests in groups; those of others are below
 _MOST_BACKLOG_BYTES = 64 << 20  # that the engine has not read, before requests are refused
 _RETRY_SECS = 1
+_BEAT_SECS = 1.0  # between questions whether the engine runs
+_MOST_SILENT_BEATS = 10  # counted, not timed, because this process may have been stopped itself
 
 Settled = Callable[[Any, "ShoalError | None"], None]
 
@@ -45,6 +50,11 @@ def engine_gone() -> Unavailable:
     error = Unavailable("the engine process is being restarted; try again in a moment")
     error.retry_secs = _RETRY_SECS
     return error
+
+
+def engine_silent() -> Unavailable:
+    """The error for calls while the engine process is stopped."""
+    return Unavailable("the engine process does not answer; try again later")
 
 
 class _LinkedTemplate:
@@ -93,6 +103,10 @@ class EngineConnection:
         self._next_hit = _FIRST_HIT
         self._requests: dict[int, Request] = {}
         self._calls: dict[int, Settled] = {}
+        self._loop = asyncio.get_running_loop()
+        self._beating = False  # while calls wait
+        self._asked = False  # whether the engine runs, and it has not answered yet
+        self._silent_beats = 0  # since then
         self._template_numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._layouts: dict[int, tuple[Any, ...]] = {}
@@ -107,6 +121,7 @@ class EngineConnection:
             "settings": self._take_settings,
             "retire": self._take_retirement,
             "question": lambda number: self._answer(number, report()),
+            "pong": self._take_pong,
         }
         self._loop_link = LoopLink(link, inbox.after_batches, handlers, self.close)
 
@@ -227,10 +242,37 @@ class EngineConnection:
             if self.closed:
                 raise engine_gone()
             self._send("call", number, method, arguments)
+            if not self._beating:
+                self._loop.call_soon_threadsafe(self._start_beating)
         except Unavailable as error:
             if self._calls.pop(number, None) is not None:
                 settled(None, error)
         return number
+
+    def _start_beating(self) -> None:
+        if not self._beating:
+            self._beating = True
+            self._loop.call_later(_BEAT_SECS, self._beat)
+
+    def _beat(self) -> None:
+        """Ask whether the engine runs, for the calls that wait. On the loop's thread."""
+        self._beating = False
+        if self.closed or not self._calls:
+            return
+        if self._asked:
+            self._silent_beats += 1
+        else:
+            self._asked = True
+            self.tell("ping")
+        if self._silent_beats >= _MOST_SILENT_BEATS:
+            calls, self._calls = self._calls, {}
+            for settled in calls.values():
+                settled(None, engine_silent())
+        self._start_beating()
+
+    def _take_pong(self) -> None:
+        self._asked = False
+        self._silent_beats = 0
 
     def leave(self, number: int) -> None:
         """Have a model not loaded for this caller; the call has no result then."""
@@ -283,6 +325,8 @@ class EngineConnection:
             del self._requests[number]
             request.on_cancel = None
             request.state = DONE
+            if isinstance(response.error, QueueRejected):
+                _note_refusal(request)
         request.reply.send(response)
 
     def _take_results(self, number: int, numbers: Any, places: Sequence[Any]) -> None:
@@ -332,6 +376,7 @@ class EngineConnection:
         for request in requests:
             request.on_cancel = None
             request.state = DONE
+        _note_refusal(requests[0])
         requests[0].template.replies.refuse_all(error, requests)
 
     def _take_result(self, number: int, value: Any) -> None:
@@ -361,3 +406,10 @@ class EngineConnection:
     def _take_settings(self, change: int, tracing: bool, log: Mapping[str, Any]) -> None:
         self._settings(self, tracing, log)
         self.tell("seen", change)
+
+
+def _note_refusal(request: Request) -> None:
+    """The engine had no room for a request: see `LinkedEngine.check_room`."""
+    model: Any = request.served_by
+    if model is not None:
+        model.refuses = True

@@ -22,7 +22,7 @@ from shoal.core.tensor import Tensor
 from shoal.engine.linked import messages
 from shoal.engine.linked.groups import Group, KnownTemplate, ReplyTo
 from shoal.engine.linked.tracing import FrontendTraces
-from shoal.errors import Internal, QueueRejected, ShoalError
+from shoal.errors import Internal, QueueRejected, ShoalError, Unavailable
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.link import Link
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 _TYPES = {kind.number: kind for kind in dtypes.ALL}
 _MOST_BACKLOG_BYTES = 16 << 20  # that a front end has not read, before models are slowed down
 _SLOW_DOWN_SECS = 0.001
+_SILENT_SECS = 2.0  # in which a front end reads nothing of such a backlog: it is stopped
 
 
 class Frontend:
@@ -52,6 +53,7 @@ class Frontend:
         self._requests: dict[int, Request] = {}
         self._templates: dict[int, KnownTemplate] = {}
         self._layouts: set[int] = set()
+        self._is_cut_off = False  # because it does not read
         self._telling = threading.Lock()  # so that a layout is announced before it is used
         self._loads: dict[int, Callable[[], None]] = {}  # what ends the waiting for each
         self._traces = FrontendTraces(service.engine.tracer)
@@ -62,6 +64,7 @@ class Frontend:
             "group": self._take_group,
             "cancel": self._cancel,
             "call": self._call,
+            "ping": lambda: self._send("pong"),
             "seen": self._take_seen,
             "report": self._take_report,
             "task": self._count_task,
@@ -277,12 +280,14 @@ class Frontend:
     def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
         if method == "load_on_demand":
             self._load_on_demand(number, *arguments)
+        elif method == "check_room":
+            self._run(number, self._service.engine.check_room, arguments)
         else:
             work = self._service.methods[method]
             self._service.start_call(method, self._run, number, work, arguments)
 
     def _run(self, number: int, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        """Run a call, on a thread."""
+        """Run a call, on a thread if it may block."""
         try:
             value = work(*arguments)
         except Exception as error:  # noqa: BLE001 - becomes the result
@@ -320,13 +325,26 @@ class Frontend:
 
     def _send(self, kind: str, *body: Any) -> None:
         """Send a message; on the loop, those of one iteration together."""
-        if self._link.backlog_bytes > _MOST_BACKLOG_BYTES and not self._loop_link.here:
-            time.sleep(_SLOW_DOWN_SECS)  # and no longer: others may need this thread
+        if self._link.backlog_bytes > _MOST_BACKLOG_BYTES:
+            self._limit_backlog()
         with contextlib.suppress(ChannelClosed):  # the loop sees the end, too
             self._loop_link.send(kind, *body)
 
+    def _limit_backlog(self) -> None:
+        """Slow a model down whose responses wait to be read. If the front end reads none at all,
+        end the link: its requests are cancelled, and it gets another one when it runs again."""
+        if self._link.silent_secs > _SILENT_SECS:
+            if not self._is_cut_off:
+                self._is_cut_off = True
+                logger.error("a front end reads no responses: its requests are cancelled")
+            self._link.hang_up()
+        elif not self._loop_link.here:
+            time.sleep(_SLOW_DOWN_SECS)  # and no longer: others may need this thread
+
     def respond(self, number: int, response: Response) -> None:
         """Send one of a request's responses."""
+        if self._link.lent_bytes > self._service.max_unread_bytes and response.outputs:
+            response = self._without_room(number, response)
         if response.final:
             self._requests.pop(number, None)
         if self.closed:
@@ -343,6 +361,19 @@ class Frontend:
             )
             packed = messages.pack_response(self._link, failed)
         self._send("response", number, packed)
+
+    def _without_room(self, number: int, response: Response) -> Response:
+        """The last response to a request whose clients, or their front end, do not read."""
+        request = self._requests.pop(number, None)
+        if request is not None:
+            request.cancel()
+        error = Unavailable(
+            f"responses that were not read take {self._service.max_unread_bytes} bytes, as much as "
+            f"they may; read them faster, or raise the limit with --max-buffered-bytes"
+        )
+        return Response(
+            response.model_name, response.model_version, response.request_id, error=error
+        )
 
     def send_results(
         self, layout: ResponseLayout, numbers: Sequence[int], contents: Sequence[Any]

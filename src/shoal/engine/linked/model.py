@@ -34,6 +34,7 @@ class LinkedModel:
         self.decoupled = description.decoupled
         self.loaded_ms = description.loaded_ms
         self.versions = description.versions
+        self.refuses = False  # whether the last request that the engine answered found no room
         self.folders: tuple[Path, ...] = description.read_folders()
         self.config: ModelConfig = description.read_config()
         self.signature: Signature = description.read_signature(self.config.max_batch_size)

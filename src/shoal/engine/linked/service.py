@@ -68,12 +68,15 @@ class EngineService:
         *,
         control: Control | None = None,
         methods: Mapping[str, Callable[..., Any]] | None = None,
+        max_unread_bytes: int = 4 << 30,
     ) -> None:
         """`loop` is the one that runs. `control` is used instead of the engine's own methods.
         `methods` are further ones that front ends may call; they may block, and return plain
-        values."""
+        values. No more than `max_unread_bytes` of large responses wait for a front end to read
+        them."""
         control = self._controlled = control or engine
         self.engine = engine
+        self.max_unread_bytes = max_unread_bytes
         self.after_batches = loop.after_batches
         self.groups = Groups(engine, loop.after_reading)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-engine-calls")

@@ -6,15 +6,20 @@ import asyncio
 import contextlib
 import socket
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from shoal.core.dtypes import INT32
+from shoal.core.response import Response
 from shoal.core.tensor import Tensor
+from shoal.engine.linked import connection, messages
+from shoal.engine.linked import frontend as engine_frontend
 from shoal.engine.linked import service as engine_service
+from shoal.engine.linked.client import LinkedEngine
 from shoal.engine.linked.service import EngineService
-from shoal.errors import InvalidArgument, Unavailable
+from shoal.errors import InvalidArgument, QueueRejected, Unavailable
 from shoal.frontends.waiting import once_loaded
 from shoal.link.link import Link
 from shoal.link.segments import SegmentViews
@@ -208,3 +213,148 @@ def test_views_without_memory_refuse_every_request_of_a_group(world, monkeypatch
         (100, "no memory"),
         (101, "no memory"),
     ]
+
+
+def test_calls_of_an_engine_that_is_stopped_end(world, monkeypatch):
+    """Also those that may take any time, and those that came before it stopped."""
+    monkeypatch.setattr(connection, "_BEAT_SECS", 0.001)
+    ours, theirs = socket.socketpair()
+    frontend = LinkedEngine(server_id="triton", has_gpus=False, workers=lambda: world.workers)
+
+    async def connect():
+        frontend.connect(Link(theirs), world.inbox)
+
+    async def ask():
+        calls = [
+            asyncio.to_thread(frontend.load, "held", None, {}),
+            asyncio.to_thread(frontend.index),
+            asyncio.to_thread(frontend.model_ready, "held"),
+            once_loaded(lambda: frontend.find("held")),
+        ]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    world.run(connect())
+    with ours:
+        for _ in range(2):
+            assert [str(error) for error in world.run(ask())] == [
+                "the engine process does not answer; try again later"
+            ] * 4
+
+    async def close():
+        frontend.close()
+
+    world.run(close())
+
+
+def test_calls_that_take_long_in_an_engine_that_runs_do_not_end(world, monkeypatch):
+    monkeypatch.setattr(connection, "_BEAT_SECS", 0.001)
+    frontend, _ = world.frontends
+    go = threading.Event()
+    monkeypatch.setitem(world.service.methods, "index", lambda _: go.wait(WAIT_SECS) and ["row"])
+    linked = frontend._linked()
+    beats = []
+    beat = linked._beat
+    monkeypatch.setattr(linked, "_beat", lambda: beats.append(beat()))
+
+    async def ask():
+        answer = asyncio.ensure_future(asyncio.to_thread(frontend.index))
+        await world.until(lambda: len(beats) > 3 * connection._MOST_SILENT_BEATS)
+        go.set()
+        return await answer
+
+    assert world.run(ask()) == ["row"]
+
+
+class Unread:
+    """Responses of a decoupled model to a front end, `front`, that reads nothing."""
+
+    def __init__(self, world):
+        self.world = world
+        ours, self.theirs = socket.socketpair()
+
+        async def connect():
+            return world.service.connect(Link(ours))
+
+        self.front = world.run(connect())
+        self.request, self.reply = make_request(model="held")
+        self.front._requests[1] = self.request
+        self.sent = 0
+
+    def send(self, size):
+        """One more response, from a thread of the model."""
+        output = Tensor("OUTPUT0", INT32, (size,), array=np.zeros(size, np.int32))
+        self.front.respond(1, Response("held", 1, "", [output], final=False))
+        self.sent += 1
+
+
+def test_responses_that_a_stopped_front_end_does_not_read_are_limited(world, monkeypatch):
+    monkeypatch.setattr(engine_frontend, "_MOST_BACKLOG_BYTES", 1 << 20)
+    monkeypatch.setattr(engine_frontend, "_SILENT_SECS", 0.01)
+    unread = Unread(world)
+
+    def send_until_cancelled():
+        while not unread.request.cancelled:
+            unread.send(4000)
+
+    async def send():
+        await asyncio.to_thread(send_until_cancelled)
+        await world.until(lambda: unread.front.closed)
+
+    with unread.theirs:
+        world.run(send())
+    assert unread.front._link.backlog_bytes < 8 << 20
+
+
+def test_large_responses_that_nobody_reads_are_limited(world):
+    world.service.max_unread_bytes = 10 << 20
+    unread = Unread(world)
+
+    async def close():
+        unread.front.close()
+
+    with unread.theirs, contextlib.closing(Link(unread.theirs)) as link:
+        while not unread.request.cancelled:
+            unread.send(1 << 18)
+        unread.send(1 << 18)  # is dropped
+        assert unread.front._link.lent_bytes <= 11 << 20
+        unread.front._link.flush()
+        received = []
+        while len(received) < unread.sent:
+            received += [body[1] for kind, body in link.receive() if kind == "response"]
+        *kept, refused, late = received
+        assert [messages.unpack_response(link, one).error for one in kept] == [None] * 11
+        error = messages.unpack_response(link, refused)
+        assert error.final
+        assert "raise the limit with --max-buffered-bytes" in error.error.message
+        assert messages.unpack_response(link, late).error is not None
+    world.run(close())
+
+
+def test_a_model_that_has_refused_a_request_is_asked_for_room(world, monkeypatch):
+    """Before another one is decoded that takes long."""
+    frontend, _ = world.frontends
+    model = find(world, frontend)
+    frontend.check_room("held")
+    full = QueueRejected("no room")
+    asked = []
+
+    def check_room(*model):
+        asked.append(model)
+        if len(asked) == 1:
+            raise full
+
+    monkeypatch.setattr(world.engine, "check_room", check_room)
+    monkeypatch.setattr(world.repository, "infer", Mock(side_effect=full))
+    request, reply = make_request(model="held")
+    request.served_by = model
+
+    async def refused():
+        frontend._linked().infer(request, {})
+        await world.until(lambda: reply.answered)
+        with pytest.raises(QueueRejected, match="no room"):
+            await once_loaded(lambda: frontend.check_room("held"))
+        await once_loaded(lambda: frontend.check_room("held"))
+        frontend.check_room("held")
+
+    world.run(refused())
+    assert asked == [("held", -1)] * 2
