@@ -87,12 +87,12 @@ def test_why_batches_were_cut(running, fake):
 
 def test_requests_that_wait_for_each_other(running, fake):
     fake.gate.clear()
-    calls = [infer().call(running, "plain") for _ in range(6)]
-    running.wait_for_pending("plain", 5)
+    calls = [infer().call(running, "plain") for _ in range(50)]
+    running.wait_for_pending("plain", 49)
     fake.gate.set()
-    assert [call.response().status for call in calls] == [200] * 6
+    assert [call.response().status for call in calls] == [200] * 50
     told = explain(running, "plain")
-    assert told["last_batches"]["cut_because"] == {Reason.SINGLE.value: 6}
+    assert told["last_batches"]["cut_because"] == {Reason.SINGLE.value: 50}
     assert told["change"] == "dynamic_batching { }"
 
 

@@ -15,7 +15,7 @@ CALM = Facts(
     scheduling="dynamic",
     instances=2,
     cores=2,
-    cuts=[(Reason.NO_DELAY, 1)] * 10,
+    cuts=[(Reason.NO_DELAY, 1)] * 50,
     requests=10,
     queue_us=10,
     input_us=1,
@@ -23,10 +23,10 @@ CALM = Facts(
     output_us=1,
 )
 BUSY = dataclasses.replace(CALM, queue_us=1000)
-SINGLE = [(Reason.SINGLE, 1)] * 10
+SINGLE = [(Reason.SINGLE, 1)] * 50
 
 
-def cut(reason, rows=1, count=10):
+def cut(reason, rows=1, count=50):
     return [(reason, rows)] * count
 
 
@@ -42,6 +42,7 @@ ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
     ("found", "word", "change"),
     [
         (facts(CALM, cuts=()), "Send some requests first", ""),
+        (facts(BUSY, cuts=cut(Reason.FULL, 8, count=49)), "needs 50 batches, and there were 49", ""),
         (CALM, *NOTHING),
         # Without a batcher.
         (facts(CALM, scheduling="none", cuts=SINGLE), *NOTHING),
@@ -59,7 +60,7 @@ ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
             "even with batch_by_shape",
             'parameters { key: "padding" value: { string_value: "true" } }',
         ),
-        (facts(CALM, cuts=cut(Reason.SHAPE, count=4) + cut(Reason.NO_DELAY)), *NOTHING),
+        (facts(CALM, cuts=cut(Reason.SHAPE, count=20) + cut(Reason.NO_DELAY)), *NOTHING),
         # The delay.
         (
             facts(CALM, cuts=cut(Reason.DELAY), max_delay_us=500, queue_us=510),
@@ -122,14 +123,14 @@ def test_a_change_can_be_pasted_into_a_config(found):
 
 
 def test_numbers_and_words():
-    seen = [(Reason.FULL, 8), (Reason.FULL, 8), (Reason.NO_DELAY, 2)]
+    seen = cut(Reason.FULL, 8, count=40) + cut(Reason.NO_DELAY, 2, count=20)
     told = explain(facts(CALM, cuts=seen, rows={8: 20, 2: 5}, failed=3))
     assert told["requests"] == {"succeeded": 10, "failed": 3}
     assert told["last_batches"] == {
-        "count": 3,
+        "count": 60,
         "mean_rows": 6.0,
-        "rows": {"2": 1, "8": 2},
-        "cut_because": {Reason.FULL.value: 2, Reason.NO_DELAY.value: 1},
+        "rows": {"2": 20, "8": 40},
+        "cut_because": {Reason.FULL.value: 40, Reason.NO_DELAY.value: 20},
     }
     assert told["executions_by_rows"] == {"2": 5, "8": 20}
     assert told["mean_us"] == {
@@ -140,8 +141,8 @@ def test_numbers_and_words():
     }
     assert sum(told["percent"].values()) == pytest.approx(100, abs=0.2)
     assert told["summary"] == (
-        "The last 3 batches had 6.0 rows on average, of at most 8. They were closed: 2 "
-        "because the next request would not fit, 1 because no queue delay is configured. A request "
+        "The last 60 batches had 6.0 rows on average, of at most 8. They were closed: 40 "
+        "because the next request would not fit, 20 because no queue delay is configured. A request "
         "takes 112 µs: 9 % in the queue, 1 % for its inputs, 89 % computing, 1 % for its outputs."
     )
     assert (told["advice"], told["change"]) == NOTHING
