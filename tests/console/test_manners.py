@@ -82,7 +82,7 @@ def test_axe_finds_nothing(open_page, running, expect, axe, scheme, size):
                 expect(page.locator(".took")).to_be_visible()
                 expect(page.locator(".answer")).to_have_attribute("aria-busy", "false")
             elif place.endswith("/try"):
-                expect(page.locator(".notice")).to_be_visible()
+                expect(page.locator(".empty")).to_be_visible()
             check(axe, page)
             overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert overflow <= 0, f"{place} is {overflow} pixels too wide"
@@ -217,6 +217,23 @@ def test_a_photo_is_classified(task_form, photo, expect, axe):
     expect(page.locator(".bars li").first).to_contain_text("90.0 %")
     expect(page.locator(".snippet").first).to_contain_text(r"--data-binary '@./it'\''s a fish.png'")
     check(axe, page)
+
+
+def test_a_file_that_is_no_photo_is_not_sent(task_form, photo, expect):
+    sent = []
+
+    def classified(request):
+        sent.append(request.post_data_buffer)
+        return {"status": 400, "json": {"error": "no"}}
+
+    page = task_form("image-classification", {"**/classify": classified})
+    field = page.locator("input[type=file]")
+    field.set_input_files({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"a text"})
+    expect(page.locator(".preview")).to_contain_text("notes.txt is not an image")
+    expect(page.get_by_role("button", name="Classify")).to_be_disabled()
+    field.set_input_files(photo)
+    expect(page.locator(".answer")).to_contain_text("400 no")
+    assert sent == [photo["buffer"]]
 
 
 def test_a_photo_is_dropped(task_form, photo, expect):

@@ -113,7 +113,39 @@ def test_gpus_and_machine(page, address, expect):
     page.unroute_all(behavior="ignoreErrors")
 
 
+def test_a_long_list_is_complete_only_near_the_window(page, running, address, expect):
+    rows = running.post("/v2/repository/index", b"{}").json
+    rows += [{"name": f"m{number:03}", "version": "1", "state": "READY"} for number in range(200)]
+    page.route("**/v2/repository/index", lambda route: route.fulfill(json=rows))
+    page.goto(address)
+    names = {each["name"] for each in rows}
+    expect(page.locator(".model-row")).to_have_count(len(names))
+    expect(page.locator(".model-section")).to_contain_text(f"Models ({len(names)})")
+    charts = page.get_by_role("region", name="Over time").bounding_box()
+    assert charts["y"] < page.locator(".model-section").bounding_box()["y"]
+    last = row(page, "m199")
+    expect(last.locator(".pill")).to_have_count(0)
+    last.scroll_into_view_if_needed()
+    expect(last.locator(".pill:visible")).to_have_text("Ready")
+    expect(row(page, "m000").locator(".pill")).to_have_count(0)
+    page.get_by_label("Find a model").fill("m00")
+    expect(page.locator(".model-section")).to_contain_text(f"Models (10 of {len(names)})")
+    expect(page.locator(".model-row .pill:visible")).to_have_count(10)
+    page.unroute_all(behavior="ignoreErrors")
+
+
 # ---- one model
+
+
+def test_opening_a_failed_model_is_no_error(page, models, expect):
+    with running_server(models, exit_on_error=False) as running:
+        page.goto(f"http://{running.http_address}/#/models/broken")
+        for tab in ("Try it", "Batches", "Config", "Live"):
+            page.get_by_role("link", name=tab, exact=True).click()
+            expect(page.locator(".empty-title")).to_have_text("No version is ready.")
+        assert running.get("/v2/console").json["errors"] == []
+        page.get_by_role("link", name="Errors").click()
+        expect(page.locator(".empty")).to_contain_text("A model is unavailable: broken.")
 
 
 def test_where_time_goes(page, running, address, expect, send):

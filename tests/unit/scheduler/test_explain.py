@@ -42,7 +42,11 @@ ONE_MORE = "instance_group [ { count: 2 kind: KIND_CPU } ]"
     ("found", "word", "change"),
     [
         (facts(CALM, cuts=()), "Send some requests first", ""),
-        (facts(BUSY, cuts=cut(Reason.FULL, 8, count=49)), "needs 50 batches, and there were 49", ""),
+        (
+            facts(BUSY, cuts=cut(Reason.FULL, 8, count=49)),
+            "needs 50 batches, and there were 49",
+            "",
+        ),
         (CALM, *NOTHING),
         # Without a batcher.
         (facts(CALM, scheduling="none", cuts=SINGLE), *NOTHING),

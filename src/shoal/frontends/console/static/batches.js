@@ -4,10 +4,11 @@ import { askJson, modelPath } from "./api.js";
 import { columns, shareBar } from "./charts.js";
 import { fill, h } from "./dom.js";
 import { count, duration, percent } from "./format.js";
-import { copyable, problem } from "./parts.js";
+import { copyable, emptyState, isAvailable, problem } from "./parts.js";
 import { timeParts } from "./traffic.js";
 
 const EXPLAIN_EVERY_MS = 3000;
+const NOT_READY = "No version is ready.";
 
 export function batchPart(store, name, version) {
   const room = h("div", {}, h("p", { class: "hint" }, "Asking …"));
@@ -35,7 +36,12 @@ export function batchPart(store, name, version) {
   return {
     element: room,
     update() {
-      if (store.link !== "lost" && performance.now() - askedAt > EXPLAIN_EVERY_MS) look();
+      if (store.link === "lost" || store.link === "connecting") return;
+      const model = store.models().find((each) => each.name === name);
+      if (!isAvailable(store, model, version)) {
+        if (text !== NOT_READY) fill(room, emptyState(NOT_READY, "Once it is ready, its batches are explained here."));
+        text = NOT_READY;
+      } else if (performance.now() - askedAt > EXPLAIN_EVERY_MS) look();
     },
   };
 }

@@ -2,7 +2,7 @@
 
 import { askJson, modelPath } from "./api.js";
 import { announce, fill, h } from "./dom.js";
-import { copyable, problem } from "./parts.js";
+import { copyable, emptyState, isAvailable, problem } from "./parts.js";
 
 // Shown even when empty: their presence has a meaning.
 const KEPT_EMPTY = new Set(["dynamic_batching", "sequence_batching", "ensemble_scheduling"]);
@@ -45,10 +45,19 @@ export function configPart(store, name, version) {
   return {
     element: room,
     stateChanged(model) {
+      if (store.link === "connecting") return; // no data yet
       const mark = JSON.stringify(model?.versions ?? null);
       if (mark !== made) {
         made = mark;
-        make();
+        if (isAvailable(store, model, version)) make();
+        else
+          fill(
+            room,
+            emptyState(
+              "No version is ready.",
+              "Once the model is ready, its effective configuration is shown here.",
+            ),
+          );
       }
     },
   };

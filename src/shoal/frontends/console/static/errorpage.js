@@ -2,11 +2,13 @@
 
 import { fill, h } from "./dom.js";
 import { ago } from "./format.js";
-import { emptyState } from "./parts.js";
+import { emptyState, hasFailed } from "./parts.js";
+
+const MOST_NAMES = 5;
 
 export function errorPage(store) {
   const room = h("div", {});
-  let seen = -1;
+  let seen = "";
   let drawnAt = 0;
   return {
     element: h(
@@ -23,26 +25,34 @@ export function errorPage(store) {
     title: "Errors",
     update() {
       if (!store.state) return;
-      const newest = [...store.errors.values()].reduce(
-        (most, entry) => Math.max(most, entry.number),
-        0,
-      );
+      const mark = errorMark(store);
       const now = store.state.time_ms;
-      if (newest === seen && now - drawnAt < 10_000) return;
-      if (room.contains(document.activeElement) && newest === seen) return;
-      seen = newest;
+      if (mark === seen && now - drawnAt < 10_000) return;
+      if (room.contains(document.activeElement) && mark === seen) return;
+      seen = mark;
       drawnAt = now;
-      fill(room, errorList([...store.errors.values()].reverse(), now));
+      fill(room, errorList(store, now));
     },
   };
 }
 
+/** Changes when `errorList` shows something else, apart from times. */
+export function errorMark(store) {
+  const newest = [...store.errors.values()].reduce(
+    (most, entry) => Math.max(most, entry.number),
+    0,
+  );
+  return `${newest} ${store.changes}`;
+}
+
 /** Errors as a list, the newest first. */
-export function errorList(entries, now) {
+export function errorList(store, now, most = Infinity) {
+  const entries = [...store.errors.values()].reverse().slice(0, most);
   if (!entries.length)
     return emptyState(
-      "No errors.",
+      "No request has failed.",
       "Rejected requests, and requests that fail in a model, are listed here.",
+      failedModels(store.models().filter(hasFailed)),
     );
   return h(
     "ol",
@@ -66,6 +76,17 @@ export function errorList(entries, now) {
       ),
     ),
   );
+}
+
+/** Models that could not be loaded: clients may have noticed nothing yet. */
+function failedModels(models) {
+  if (!models.length) return null;
+  const links = models
+    .slice(0, MOST_NAMES)
+    .map(({ name }) => [h("a", { href: `#/models/${encodeURIComponent(name)}` }, name), ", "]);
+  const more = models.length - links.length;
+  links.at(-1)[1] = more > 0 ? ` and ${more} more.` : ".";
+  return [h("br"), models.length === 1 ? "A model is unavailable: " : "Models are unavailable: ", links];
 }
 
 function isServerFault({ protocol, status }) {

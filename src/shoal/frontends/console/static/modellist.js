@@ -1,4 +1,7 @@
-// The list of models, with their states and figures; rows are reused.
+// The list of models, with their states and figures.
+//
+// Rows are reused. In a long list, those far outside of the window are only names: drawing hundreds of
+// rows every second would take longer than a second.
 
 import { Refused } from "./api.js";
 import { sparkline } from "./charts.js";
@@ -8,6 +11,8 @@ import { modelControl } from "./modelcontrol.js";
 import { emptyState, problem, statePill } from "./parts.js";
 
 const FILTER_FROM = 8; // models
+const VIRTUAL_FROM = 60;
+const NEAR = "600px"; // rows this close to the window are complete
 
 export function modelList(store) {
   const search = h("input", {
@@ -18,6 +23,15 @@ export function modelList(store) {
   const notice = h("div", {});
   const list = h("ul", { class: "models" }, columnHeads());
   const rows = new Map(); // name -> row
+  const watcher = new IntersectionObserver(
+    (changes) => {
+      for (const { target, isIntersecting } of changes) {
+        const row = rows.get(target.dataset.name);
+        if (row?.element === target) row.show(isIntersecting || rows.size < VIRTUAL_FROM);
+      }
+    },
+    { rootMargin: NEAR },
+  );
   const heading = h("h2", {}, "Models");
   const element = h(
     "section",
@@ -46,21 +60,27 @@ export function modelList(store) {
   }
 
   function arrange(models) {
-    setText(heading, models.length ? `Models (${models.length})` : "Models");
     setShown(search, models.length > FILTER_FROM);
     setShown(list, models.length > 0);
     fill(notice, notes(store));
     const shown = models.filter((model) => model.name.toLowerCase().includes(filter));
+    const counted = filter ? `${shown.length} of ${models.length}` : models.length;
+    setText(heading, models.length ? `Models (${counted})` : "Models");
     const names = new Set(shown.map((model) => model.name));
     for (const [name, row] of rows) {
       if (!names.has(name)) {
+        watcher.unobserve(row.element);
         row.element.remove();
         rows.delete(name);
       }
     }
     for (const model of shown) {
       let row = rows.get(model.name);
-      if (!row) rows.set(model.name, (row = modelRow(store, model.name)));
+      if (!row) {
+        rows.set(model.name, (row = modelRow(store, model.name)));
+        if (shown.length < VIRTUAL_FROM) row.show(true);
+        watcher.observe(row.element);
+      }
       row.arrange(model);
       list.append(row.element);
     }
@@ -135,8 +155,42 @@ function notes(store) {
   return found;
 }
 
+/** A model's row: its name, and while it is `show`n everything else. */
 function modelRow(store, name) {
-  const place = `#/models/${encodeURIComponent(name)}`;
+  const link = h("a", { href: `#/models/${encodeURIComponent(name)}` }, name);
+  const element = h(
+    "li",
+    { class: "model-row", "data-name": name },
+    h("div", { class: "model-name" }, link),
+  );
+  let rest = null;
+  let model = null;
+  return {
+    element,
+    show(near) {
+      if (near && !rest) {
+        rest = rowDetails(store, name);
+        element.querySelector(".model-name").append(rest.versions);
+        element.append(...rest.elements);
+        element.style.minHeight = "";
+        if (model) rest.arrange(model);
+      } else if (!near && rest && !element.contains(document.activeElement) && !rest.isBusy()) {
+        element.style.minHeight = `${element.offsetHeight}px`; // so that nothing moves
+        element.replaceChildren(h("div", { class: "model-name" }, link));
+        rest = null;
+      }
+    },
+    arrange(newer) {
+      model = newer;
+      rest?.arrange(model);
+    },
+    update(now) {
+      rest?.update(now);
+    },
+  };
+}
+
+function rowDetails(store, name) {
   const versions = h("span", { class: "versions" });
   const state = h("span", {});
   const unhealthy = h("span", { class: "pill bad" }, "Unhealthy");
@@ -157,23 +211,21 @@ function modelRow(store, name) {
   const control = modelControl(store, name);
   const tryIt = h(
     "a",
-    { class: "button-like quiet", href: `${place}/try` },
+    { class: "button-like quiet", href: `#/models/${encodeURIComponent(name)}/try` },
     "Try it",
     h("span", { class: "visually-hidden" }, ` ${name}`),
   );
-  const element = h(
-    "li",
-    { class: "model-row" },
-    h("div", { class: "model-name" }, h("a", { href: place }, name), versions),
-    h("span", { class: "model-state" }, state, unhealthy),
-    figures.map((figure) => figure.element),
-    h("span", { class: "figure spark-cell" }, spark.element),
-    h("div", { class: "row-actions" }, tryIt, control.element),
-    reason,
-    control.message,
-  );
   return {
-    element,
+    versions,
+    elements: [
+      h("span", { class: "model-state" }, state, unhealthy),
+      ...figures.map((figure) => figure.element),
+      h("span", { class: "figure spark-cell" }, spark.element),
+      h("div", { class: "row-actions" }, tryIt, control.element),
+      reason,
+      control.message,
+    ],
+    isBusy: () => control.message.childElementCount > 0,
     arrange(model) {
       const ready = model.versions.filter((each) => each.state === "READY");
       const numbered = model.versions.filter((each) => each.version).map((each) => each.version);

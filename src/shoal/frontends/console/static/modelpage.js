@@ -6,7 +6,7 @@ import { configPart } from "./config.js";
 import { fill, h, setShown, setText } from "./dom.js";
 import { livePart } from "./live.js";
 import { modelControl } from "./modelcontrol.js";
-import { problem, statePill } from "./parts.js";
+import { emptyState, isAvailable, problem, statePill } from "./parts.js";
 import { taskForm, taskOf } from "./tasks.js";
 import { tensorForm } from "./tryit.js";
 
@@ -144,11 +144,9 @@ function tryPart(store, name, version) {
     } catch (error) {
       if (mine !== attempt) return;
       made = "";
-      const lazy = store.state?.server.model_control_mode === "lazy";
       fill(
         room,
         problem(error, () => make()),
-        !lazy && h("p", { class: "hint" }, "You can try the model once it is ready."),
       );
     }
   }
@@ -163,7 +161,16 @@ function tryPart(store, name, version) {
       const mark = `ready ${versions.map((each) => each.version).join()}`;
       if (mark === shown) return;
       shown = mark;
-      make();
+      if (isAvailable(store, model, version)) {
+        make();
+        return;
+      }
+      attempt += 1;
+      made = "";
+      fill(
+        room,
+        emptyState("No version is ready.", "You can try the model once it is ready."),
+      );
     },
   };
 }

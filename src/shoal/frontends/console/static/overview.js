@@ -2,13 +2,14 @@
 
 import { shareBar, sparkline } from "./charts.js";
 import { fill, h, setText } from "./dom.js";
-import { errorList } from "./errorpage.js";
+import { errorList, errorMark } from "./errorpage.js";
 import { count, duration } from "./format.js";
 import { machineChart, meters } from "./machine.js";
 import { modelList } from "./modellist.js";
 import { timeParts, trafficCharts } from "./traffic.js";
 
 const SHOWN_ERRORS = 4;
+const CHARTS_FIRST_FROM = 24; // models: a longer list would hide the charts
 
 export function overview(store) {
   const tiles = {
@@ -21,6 +22,15 @@ export function overview(store) {
   const charts = [...trafficCharts(), machineChart(), meters(), timePanel()];
   const models = modelList(store);
   const errors = h("div", {});
+  const plots = h(
+    "section",
+    { "aria-label": "Over time" },
+    h(
+      "div",
+      { class: "plots" },
+      charts.map((chart) => chart.element),
+    ),
+  );
   const problems = h("div", { role: "status", "aria-label": "Problems" });
   const element = h(
     "div",
@@ -33,15 +43,7 @@ export function overview(store) {
       Object.values(tiles).map((each) => each.element),
     ),
     models.element,
-    h(
-      "section",
-      { "aria-label": "Over time" },
-      h(
-        "div",
-        { class: "plots" },
-        charts.map((chart) => chart.element),
-      ),
-    ),
+    plots,
     h(
       "section",
       { class: "errors-lately" },
@@ -55,7 +57,7 @@ export function overview(store) {
     ),
   );
 
-  let errorsSeen = -1;
+  let errorsSeen = "";
   let problemsSeen = "[]";
   return {
     element,
@@ -86,14 +88,13 @@ export function overview(store) {
       charts[3].update(store.machine, now);
       charts[4].update(store);
       charts[5].update(store);
+      const many = store.models().length > CHARTS_FIRST_FROM;
+      if (many && plots.previousElementSibling === models.element) plots.after(models.element);
       models.update();
-      const newest = [...store.errors.values()].reduce(
-        (most, entry) => Math.max(most, entry.number),
-        0,
-      );
-      if (newest !== errorsSeen) {
-        errorsSeen = newest;
-        fill(errors, errorList([...store.errors.values()].reverse().slice(0, SHOWN_ERRORS), now));
+      const found = errorMark(store);
+      if (found !== errorsSeen) {
+        errorsSeen = found;
+        fill(errors, errorList(store, now, SHOWN_ERRORS));
       }
     },
     close() {

@@ -10,6 +10,7 @@ const STATES = {
   UNAVAILABLE: ["bad", "Unavailable"],
   "": ["quiet", "Not loaded"],
 };
+const SHOWN_NOWHERE = /^image\/(tiff|heic|heif|jp2|jpx|x-portable-.*|x-tga)$/;
 const ON_PURPOSE = /^unloaded$|not loaded/i;
 
 /** A model's state as a word with a colour. */
@@ -17,6 +18,21 @@ export function statePill(state, reason = "") {
   const [kind, word] = STATES[state] ?? ["quiet", state];
   const off = state === "UNAVAILABLE" && ON_PURPOSE.test(reason.trim());
   return h("span", { class: `pill ${off ? "quiet" : kind}` }, off ? "Not loaded" : word);
+}
+
+/** Whether the server can answer questions about a model: it is ready, or a request loads it. */
+export function isAvailable(store, model, version = "") {
+  if (store.state?.server.model_control_mode === "lazy") return true;
+  return (model?.versions ?? []).some(
+    (each) => each.state === "READY" && (!version || each.version === version),
+  );
+}
+
+/** Whether a model has a version that failed to load. */
+export function hasFailed(model) {
+  return model.versions.some(
+    ({ state, reason }) => state === "UNAVAILABLE" && !ON_PURPOSE.test(reason.trim()),
+  );
 }
 
 /** An error of the server; where a key or a header is required, with a field for it. */
@@ -134,7 +150,7 @@ async function copy(text) {
   }
 }
 
-/** Drop or choose a file. Calls `take(file)`. */
+/** Drop or choose an image. Calls `take(file)`, or `take(null)` for one that must not be sent. */
 export function dropZone({ label, accept, take }) {
   const id = freshId("file");
   const input = h("input", { id, type: "file", accept, class: "visually-hidden" });
@@ -157,14 +173,16 @@ export function dropZone({ label, accept, take }) {
     if (url) URL.revokeObjectURL(url);
     url = URL.createObjectURL(file);
     const image = h("img", { src: url, alt: `Chosen file: ${file.name}` });
-    image.addEventListener("error", () =>
-      fill(
-        preview,
-        h("p", { class: "complaint" }, `This browser cannot show ${file.name} as an image.`),
-      ),
-    );
+    image.addEventListener("load", () => take(file));
+    image.addEventListener("error", () => {
+      const unknown = SHOWN_NOWHERE.test(file.type); // to browsers; the server may know it
+      const words = unknown
+        ? `This browser cannot show ${file.name}; it is sent as it is.`
+        : `${file.name} is not an image, or it is damaged: it is not sent. Choose another file.`;
+      fill(preview, h("p", { class: unknown ? "hint" : "complaint", role: "alert" }, words));
+      take(unknown ? file : null);
+    });
     fill(preview, image, h("p", { class: "hint" }, file.name));
-    take(file);
   };
   input.addEventListener("change", () => show(input.files[0]));
   for (const kind of ["dragenter", "dragover"]) {

@@ -98,7 +98,11 @@ function workbench(model, { verb, title, controls, lines, hint }) {
     ),
   );
   refresh();
-  return { element, answer, refresh, run };
+  const clear = () => {
+    running?.abort();
+    fill(answer);
+  };
+  return { element, answer, refresh, run, clear };
 }
 
 // ---- photos
@@ -111,8 +115,12 @@ function imageForm(model, { verb, title, hint, button, query = "", shown, work }
     accept: "image/*",
     take(chosen) {
       file = chosen;
-      send.disabled = false;
+      send.disabled = !file;
       bench.refresh();
+      if (!file) {
+        bench.clear();
+        return;
+      }
       bench.run((path, signal, took) => work(path, file, signal, took, bench.answer));
     },
   });

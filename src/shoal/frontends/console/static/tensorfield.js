@@ -303,6 +303,11 @@ export class TensorField {
   // ---- pictures
 
   async _takePicture(file) {
+    if (!file) {
+      this._picture = null;
+      this._check();
+      return;
+    }
     try {
       const bitmap = await createImageBitmap(file);
       const layout = pictureLayout(this._dims());
