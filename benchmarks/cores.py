@@ -1,11 +1,12 @@
 """Rates and CPU times of one server by the number of its front-end processes.
 
-    python -m benchmarks.cores [--processes 1,2,4,8] [--loads tiny,json] [--seconds 4] [--name NAME]
+    python -m benchmarks.cores [--processes 1,2,4,8] [--loads tiny,json] [--models engine,frontends]
+                               [--seconds 4] [--name NAME]
 
 For each number, `shoal serve --frontend-processes=N` serves the same models, and wrk or h2load
-sends each load with as many threads as there are front ends. The load generator runs on the same
-machine. Prints a table with the machine and the commit; with --name writes it to
-benchmarks/results/, too.
+sends each load with as many threads as there are front ends, to models that the engine runs, and to
+the same models with the parameter `run_in_frontends`. The load generator runs on the same machine.
+Prints a table with the machine and the commit; with --name writes it to benchmarks/results/, too.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from benchmarks.workloads import JSON, WORKLOADS
 
 WARM_UP_SECS = 1
 PHOTO_MODEL = "photos"
+MARK = 'parameters { key: "run_in_frontends" value { string_value: "true" } }\n'
+ENGINE, FRONTENDS = "engine", "frontends"  # where models run
 BATCHED = 'backend: "onnxruntime"\nmax_batch_size: 64\ndynamic_batching {}\n'
 
 
@@ -69,19 +72,21 @@ KINDS = {
 }
 
 
-def write_models(folder: Path) -> None:
-    """The models of all loads."""
+def write_models(folder: Path, mark: str = "") -> None:
+    """The models of all loads; `mark` is added to their configs."""
     for name in ("add_sub", "double", "pool"):
         version = folder / name / "1"
         version.mkdir(parents=True)
         source = models.make(name, MODELS)
         (version / "model.onnx").write_bytes(source.read_bytes())
-        (version.parent / "config.pbtxt").write_text(BATCHED, encoding="utf-8")
+        (version.parent / "config.pbtxt").write_text(BATCHED + mark, encoding="utf-8")
     version = folder / PHOTO_MODEL / "1"
     version.mkdir(parents=True)
     onnx.save(_photo_network(), version / "model.onnx")
-    config = BATCHED + (
-        'parameters { key: "task" value { string_value: "image-classification" } }\n'
+    config = (
+        BATCHED
+        + mark
+        + ('parameters { key: "task" value { string_value: "image-classification" } }\n')
     )
     (version.parent / "config.pbtxt").write_text(config, encoding="utf-8")
     (version.parent / "task.json").write_text(json.dumps(TASK), encoding="utf-8")
@@ -205,6 +210,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--processes", default="1,2", help="numbers of front ends, in this order")
     parser.add_argument("--loads", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--models", default=f"{ENGINE},{FRONTENDS}", help="where models run")
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--name", default="", help="write benchmarks/results/<name>.md, too")
     asked = parser.parse_args(words)
@@ -212,29 +218,34 @@ def main(words: Sequence[str] | None = None) -> None:
     lines = [
         f"One server by its number of front-end processes: {machine}",
         "",
-        "| load | ends | requests/s | times one | p50, ms | p99, ms | CPU µs | engine | front |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| load | ends | run in | requests/s | times one | p50, ms | p99, ms | CPU µs | engine | front |",  # noqa: E501
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     first: dict[str, float] = {}
     memory = []
     WORK.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        write_models(Path(folder))
-        for count in [int(number) for number in asked.processes.split(",")]:
-            with serve(folder, f"--frontend-processes={count}", grpc=True) as server:
+        write_models(Path(folder, ENGINE))
+        write_models(Path(folder, FRONTENDS), MARK)
+        numbers = [int(number) for number in asked.processes.split(",")]
+        places = asked.models.split(",")
+        runs = [(n, where) for n in numbers for where in (places if n > 1 else places[:1])]
+        for count, where in runs:
+            place = str(Path(folder, where))
+            with serve(place, f"--frontend-processes={count}", grpc=True) as server:
                 for name in asked.loads.split(","):
                     kind = KINDS[name]
                     load, used = measure(kind, server, count, asked.seconds)
                     rate = load.per_second
                     ratio = rate / first.setdefault(name, rate)
                     lines.append(
-                        f"| {kind.title} | {count} | {rate:,.0f} | {ratio:.2f} "
+                        f"| {kind.title} | {count} | {where} | {rate:,.0f} | {ratio:.2f} "
                         f"| {load.p50_us / 1000:.2f} | {load.p99_us / 1000:.2f} "
                         f"| {used.engine + used.frontends:.1f} | {used.engine:.1f} "
                         f"| {used.frontends:.1f} |"
                     )
                     print(lines[-1], flush=True)
-                memory.append(f"Resident MB with {count}: {resident_mb(server)}.")
+                memory.append(f"Resident MB with {count}, {where}: {resident_mb(server)}.")
                 print(memory[-1], flush=True)
     text = "\n".join([*lines, "", *memory, ""])
     print(text)

@@ -31,7 +31,7 @@ def explained(model: ServedModel, look_up: LookUp) -> dict[str, Any]:
         explanation = explain_ensemble(
             facts, [StepFacts(name, facts_of(part)) for name, part in parts if part is not None]
         )
-    execution = model.execution_placement.report()
+    execution = model.execution_report()
     names = {"name": model.name, "version": str(model.version)}
     return {**names, **explanation, "execution": execution}
 

@@ -39,6 +39,7 @@ from shoal.instance.rate_limiter import RateLimiter, ResourceLimit
 from shoal.line_writer import LineWriter
 from shoal.link.counters import SharedCounters
 from shoal.logs import Log, LogSettings
+from shoal.models.spec import ServingContext
 from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.layout import is_single_model
 from shoal.repository.preparation import PreparationSettings
@@ -90,6 +91,17 @@ def repository_settings(
             limiter=rate_limiter(options),
             task_workers=task_workers,
         ),
+    )
+
+
+def frontend_context(options: Options, loop: LoopHandle) -> ServingContext:
+    """What a front-end process provides for the models that it runs itself."""
+    return ServingContext(
+        loop=loop,
+        execution=options.execution,
+        target_latency_ms=options.target_latency_ms,
+        counted=metrics_settings(options).counted,
+        hold_until=_delayed_scheduler(),
     )
 
 

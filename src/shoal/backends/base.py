@@ -297,6 +297,9 @@ class Backend(ABC):
     # Whether its models are `TritonPythonModel`s: they decide themselves whether they run in
     # processes, and have the settings of `python`, too.
     runs_python_models: bool = False
+    # Whether an instance keeps nothing from one execution to the next and reads only the model's
+    # files, so that front-end processes may have instances of their own.
+    stateless: bool = False
     code_folder: Path | None = None  # of a Python-based backend: its model.py, for all its models
 
     def why_not_on_gpus(self) -> str:

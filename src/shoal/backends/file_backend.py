@@ -21,6 +21,7 @@ from shoal.config.parameters import DEFAULT_MAX_BATCH_SIZE
 class FileBackend(Backend):
     """Completes configs from model files. Subclasses describe a file, and load it."""
 
+    stateless = True
     default_max_batch_size = DEFAULT_MAX_BATCH_SIZE  # of a model that can batch
 
     @abstractmethod

@@ -25,6 +25,7 @@ class IdentityBackend(Backend):
     """Echoes inputs."""
 
     name = "identity"
+    stateless = True
 
     def complete(
         self,

@@ -79,6 +79,13 @@ TABLE = (
         "native code costs this model only.",
         "`--default-isolation`",
     ),
+    Parameter(
+        "run_in_frontends",
+        FLAG,
+        "With `--frontend-processes`: [each front end runs the model itself]"
+        "(processes.md#models-that-front-ends-run-themselves). For quick models on the CPU.",
+        "`false`",
+    ),
     Parameter("task", TEXT, "The [task](tasks.md) of the model, such as `image-classification`."),
     Parameter(
         "max_queue_size",

@@ -12,16 +12,15 @@ from typing import Any
 from shoal.core.pauses import Pauses
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem, Readiness
-from shoal.core.request import DONE, Request
+from shoal.core.request import Request
 from shoal.core.tensor import Buffer
 from shoal.engine.contract import Engine, EngineModel, described_server
-from shoal.errors import InvalidArgument, ShoalError
+from shoal.errors import InvalidArgument
 from shoal.explanation import explained
 from shoal.instance import device
 from shoal.logs import Log
 from shoal.models.served import ServedModel
 from shoal.repository.repository import ModelRepository
-from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.model import ModelStatistics
 from shoal.statistics.trace_settings import Changes
 from shoal.statistics.tracer import Tracer
@@ -77,27 +76,7 @@ class LocalEngine(Engine):
         if self._repository.serving(first.model_name, first.model_version) is not model:
             return requests
         taken = model.accept_group(requests)
-        if taken == len(requests):
-            return ()
-        rest = requests[taken:]
-        refusal = model.refusal(rest)
-        if refusal is not None:
-            template = first.template
-            assert template is not None  # of all of them
-            for request in rest:
-                request.state = DONE
-            template.replies.refuse_all(refusal, rest)
-            return ()
-        replaced: list[PlannedRequest] = []
-        for request in rest:
-            try:
-                model.accept_checked(request)
-            except BatcherClosed:  # it is being replaced at this moment
-                replaced.append(request)
-            except ShoalError as error:
-                request.state = DONE
-                request.fail(error)
-        return replaced
+        return () if taken == len(requests) else model.accept_rest(requests[taken:])
 
     def run_block(
         self,
@@ -115,9 +94,8 @@ class LocalEngine(Engine):
     def check_room(self, name: str, version: int = -1) -> None:
         """See `Engine`."""
         model = self._repository.serving(name, version)
-        refusal = None if model is None else model.refusal()
-        if refusal is not None:
-            raise refusal.prefixed("[request id: <id_unknown>] ")
+        if model is not None:
+            model.check_room()
 
     # ---- health
 
@@ -273,6 +251,6 @@ class LocalEngine(Engine):
 
 def _counted(model: ServedModel) -> dict[str, Any]:
     """A version's counters as Triton has them, where it runs and why, and those of its task."""
-    execution = model.execution_placement.report()
+    execution = model.execution_report()
     task = {} if model.task is None else {"task": model.task.statistics.snapshot()}
     return {**model.statistics.snapshot(), "execution": execution, **task, **model.counters()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import select
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -74,6 +75,13 @@ class LoopLink:
                 self._handlers[kind](*body)
             except Exception:
                 logger.exception("a message of another process could not be handled")
+
+    def poll(self) -> None:
+        """Handle what has arrived, if anything has. On the loop's thread."""
+        arrived = select.poll()
+        arrived.register(self.link.fileno(), select.POLLIN)
+        while not self.closed and arrived.poll(0):
+            self._read()
 
     def close(self) -> bool:
         """End it; false if it has been ended before. On the loop's thread."""

@@ -13,14 +13,16 @@ from pathlib import Path
 from shoal.cache.caching_scheduler import CachingScheduler
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem
-from shoal.core.request import Request
+from shoal.core.request import DONE, Request
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.core.validate import validate
-from shoal.errors import QueueRejected
+from shoal.errors import QueueRejected, ShoalError
 from shoal.instance.execution_placement import ExecutionPlacement
+from shoal.models.replicas import ModelReplicas
 from shoal.models.spec import ModelSpec
 from shoal.scheduler.admission import Expectation
+from shoal.scheduler.batcher import BatcherClosed
 from shoal.scheduler.policy import Reason
 from shoal.statistics.model import FailureReason
 from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
@@ -42,6 +44,7 @@ class ServedModel(ABC):
         self.signature = signature
         self.statistics = spec.new_statistics(version)
         self.task: TaskEndpoint | None = None
+        self.replicas: ModelReplicas | None = None  # in front-end processes, once they load any
         self._cache: CachingScheduler | None = None
         self._own_identity = b""
 
@@ -141,10 +144,38 @@ class ServedModel(ABC):
         """Queue valid requests of one template that arrived at the same moment, from the first on;
         returns how many.
 
-        Pass each of the others to `accept_checked` as it is: that queues it or raises the error to
-        answer it with. Never raises. The requests' `served_by` is this model already.
+        Pass the others to `accept_rest`. Never raises. The requests' `served_by` is this model
+        already.
         """
         return 0
+
+    def accept_rest(self, requests: Sequence[PlannedRequest]) -> Sequence[PlannedRequest]:
+        """Queue valid requests of one template one by one; those that are refused are answered,
+        together if all of them are. Returns those it did not take because it is being replaced."""
+        refusal = self.refusal(requests)
+        if refusal is not None:
+            template = requests[0].template
+            assert template is not None  # of all of them
+            for request in requests:
+                request.state = DONE
+            template.replies.refuse_all(refusal, requests)
+            return ()
+        replaced: list[PlannedRequest] = []
+        for request in requests:
+            try:
+                self.accept_checked(request)
+            except BatcherClosed:
+                replaced.append(request)
+            except ShoalError as error:
+                request.state = DONE
+                request.fail(error)
+        return replaced
+
+    def check_room(self) -> None:
+        """See `Engine`."""
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal.prefixed("[request id: <id_unknown>] ")
 
     def run_block(
         self,
@@ -183,6 +214,11 @@ class ServedModel(ABC):
     def idle(self) -> bool:
         """Whether it is unused: no request, no pending response, no open sequence."""
         return not self.in_flight()
+
+    def execution_report(self) -> dict[str, str]:
+        """Where it runs and why."""
+        elsewhere = None if self.replicas is None else self.replicas.execution()
+        return elsewhere or self.execution_placement.report()
 
     def recent_cuts(self) -> Sequence[tuple[Reason, int]]:
         """Of the last batches, the oldest first: why each was closed, and its rows."""

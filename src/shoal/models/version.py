@@ -31,6 +31,7 @@ from shoal.instance.execution import Execution
 from shoal.instance.group import InstanceGroup, instance_specs
 from shoal.instance.inline import LoopInstance
 from shoal.instance.warmup import warm_up
+from shoal.models.replicas import ModelReplicas, Report
 from shoal.models.served import ServedModel
 from shoal.models.setup import build_execution_placement, build_health, build_scheduler
 from shoal.models.spec import ModelSpec, build_signature
@@ -240,7 +241,7 @@ class Model(ServedModel):
 
     def recent_cuts(self) -> list[tuple[Reason, int]]:
         """Of the last batches, the oldest first: why each was closed, and its rows."""
-        return list(self._batcher.recent)
+        return [*self._batcher.recent, *(self.replicas.cuts() if self.replicas is not None else ())]
 
     def counters(self) -> Mapping[str, object]:
         """The additional counters of its backend."""
@@ -249,6 +250,15 @@ class Model(ServedModel):
     def memory_bytes(self) -> int:
         """Its estimated memory, in this process and in others of its own."""
         return self.held_bytes + self._loaded.memory_elsewhere()
+
+    def take_report(self, owner: object, report: Report | None) -> None:
+        """Count what the replica of a front end has done; None: it is closed. For one thread."""
+        if self.replicas is None:
+            self.replicas = ModelReplicas(self)
+        if report is None:
+            self.replicas.leave(owner)
+        else:
+            self.replicas.take(owner, report)
 
     def begin_exit(self) -> None:
         """The server exits: sequences that have begun may continue, no new one begins."""

@@ -10,10 +10,13 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
+from shoal import settings
+from shoal.backends.registry import BackendRegistry
 from shoal.core.inbox import LoopInbox
 from shoal.core.readiness import Readiness
 from shoal.engine.linked.buffers import SharedBufferPool
 from shoal.engine.linked.client import LinkedEngine
+from shoal.engine.linked.replicas import ReplicaLoader
 from shoal.frontends import opening
 from shoal.frontends.console.state import LinkedConsole
 from shoal.frontends.shared_names import NO_FILE
@@ -48,12 +51,18 @@ async def _serve(start: Start) -> None:
     handle.bind(loop)
     inbox = LoopInbox(loop, handle.after_reading, handle.after_batches)
     workers = Workers(device.available_cores())
+    counters = SharedCounters(*counting)
     engine = LinkedEngine(
         server_id=options.id,
         has_gpus=bool(device.gpus()),
         workers=lambda: workers,
         log=start.log,
         report=lambda: _report(ports),
+        load_replica=ReplicaLoader(
+            settings.frontend_context(options, handle),
+            BackendRegistry(directory=options.backend_directory),
+            max(1, device.available_cores() // counters.processes),
+        ),
     )
     reloads = Reloads()
     names = LinkedNames([Entry(*entry) for entry in known_names])
@@ -66,7 +75,7 @@ async def _serve(start: Start) -> None:
         console=LinkedConsole(partial(engine.call, "console")) if options.console else None,
         pool=SharedBufferPool(engine),
         names=names,
-        counters=SharedCounters(*counting),
+        counters=counters,
     )
     stopped: asyncio.Future[tuple[float, float]] = loop.create_future()
 

@@ -21,8 +21,10 @@ from shoal.backends.registry import BackendRegistry
 from shoal.config import codec, normalise, pbtxt, rules
 from shoal.config.backends import PYTHON, PYTHON_RUNTIME
 from shoal.config.model import ModelConfig, ModelInstanceGroup
+from shoal.config.parameters import value_of
 from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 from shoal.instance import device
+from shoal.models import replicas
 from shoal.models.spec import ModelSpec, ServingContext
 from shoal.repository import agents, ensembles, layout
 from shoal.repository.declared import DeclaredModels, FolderlessModel
@@ -190,18 +192,13 @@ def prepare(
         )
     except ConfigError as error:  # the config is right, this machine lacks a GPU
         raise UnreadableModel(wanted) from error
-    for field_name in rules.not_acted_on(config):
-        logger.warning("%s: %s is not acted on yet and has no effect", file, field_name)
-    cache, limiter = settings.cache is not None, settings.limiter is not None
-    for sentence in rules.without_use(config, cache=cache, limiter=limiter):
-        logger.warning("%s: %s", file, sentence)
     spec = ModelSpec(
         name=name,
         folder=folder,
         config=config,
         backend=backend,
         version_folders={version: available[version] for version in wanted},
-        fingerprints=_fingerprints(
+        fingerprints=fingerprints(
             folder, {version: available[version] for version in wanted}, backend
         )
         if code is None
@@ -211,10 +208,25 @@ def prepare(
         context=settings,
         bare_file=code.bare_file if code is not None else None,
     )
+    _warn(spec, file)
     if backend is None:
         assert settings.models is not None
         return ensembles.prepared(spec, settings.models.seen_from(settings.namespace), file=file)
     return spec
+
+
+def _warn(spec: ModelSpec, file: str) -> None:
+    """Log what the config sets without an effect."""
+    config, context = spec.config, spec.context
+    for field_name in rules.not_acted_on(config):
+        logger.warning("%s: %s is not acted on yet and has no effect", file, field_name)
+    cache, limiter = context.cache is not None, context.limiter is not None
+    for sentence in rules.without_use(config, cache=cache, limiter=limiter):
+        logger.warning("%s: %s", file, sentence)
+    if value_of(config, replicas.PARAMETER) and (why := replicas.obstacle(spec)):
+        logger.warning(
+            "%s: parameters['%s'] has no effect, because %s", file, replicas.PARAMETER, why
+        )
 
 
 def composing_names(
@@ -277,7 +289,7 @@ def _read_config(
     return pbtxt.parse_pbtxt(text, file), file
 
 
-def _fingerprints(
+def fingerprints(
     folder: Path, chosen: Mapping[int, Path], backend: Backend | None
 ) -> dict[int, object]:
     """The fingerprint of each version's files, with those that all versions share."""

@@ -69,6 +69,17 @@ class Histogram:
             bucket += 1
         counts[bucket] += left
 
+    def take(self) -> tuple[list[int], int]:
+        """The counts of the buckets and the sum of the values, which are zero from then on."""
+        taken = self._counts, self._total
+        self._counts, self._total = [0] * len(self._counts), 0
+        return taken
+
+    def add_taken(self, counts: Sequence[int], total: int) -> None:
+        """Add what `take` has returned, of a histogram with the same edges."""
+        self._counts = [own + more for own, more in zip(self._counts, counts, strict=True)]
+        self._total += total
+
     def read(self) -> HistogramReading:
         """A copy that no longer changes."""
         return HistogramReading(self._edges, tuple(accumulate(self._counts)), self._total)

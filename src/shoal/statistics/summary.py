@@ -10,7 +10,7 @@ five. Sum and count are over all values since the start.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 SLICES = 5
@@ -77,6 +77,25 @@ class DurationSummary:
                 for bucket, count in counts.items():
                     together[bucket] = together.get(bucket, 0) + count
         return SummaryReading(tuple(sorted(together.items())), self._count, self._total)
+
+    def take(self) -> tuple[int, int, list[tuple[int, dict[int, int]]]]:
+        """Count, sum and slices, of which nothing is left."""
+        taken = self._count, self._total, self._slices
+        self._count, self._total, self._slices = 0, 0, []
+        return taken
+
+    def add_taken(
+        self, count: int, total: int, slices: Sequence[tuple[int, Mapping[int, int]]]
+    ) -> None:
+        """Add what `take` has returned; the clock of both is that of the machine."""
+        self._count += count
+        self._total += total
+        together = dict(self._slices)
+        for number, counts in slices:
+            known = together.setdefault(number, {})
+            for bucket, times in counts.items():
+                known[bucket] = known.get(bucket, 0) + times
+        self._slices = sorted(together.items(), key=lambda each: each[0])[-SLICES:]
 
     def _current(self, now_ns: int) -> dict[int, int]:
         number = now_ns // SLICE_NS

@@ -14,6 +14,7 @@ class PyTorchBackend(FileBackend):
     """Serves TorchScript, torch.export programs, AOTInductor packages and modules in Python."""
 
     name = BACKEND
+    stateless = False  # modules may change their buffers
 
     def describe(self, context: LoadContext) -> Graph:
         """Load the model on the CPU; a file that does not declare its outputs is run."""

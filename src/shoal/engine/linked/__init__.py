@@ -15,6 +15,8 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
     leave      number                      no client waits for the load of that call any more
     seen       change                      nothing older than this is remembered any more
     report     question, values            what the front end has counted
+    replica    model, report               what it has counted for a model that it runs itself; None
+                                           when it has closed that
     task       model, counts               what a model's task did in the front end
     retired    model                       no call of the model's task is under way any more
     trace      number, model, headers      a request has come in that may be sampled

@@ -5,11 +5,14 @@
 
 Models are looked up when they are first asked for, and again when the engine says that another
 version serves. A request that was checked against an older version is checked again by the engine.
+A model that front ends are to run themselves has a replica here: see `replicas`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -26,17 +29,21 @@ from shoal.engine.linked.connection import EngineConnection, engine_gone, engine
 from shoal.engine.linked.lookups import Key, LoadedByRequest, ModelLookup, RoomQuestion, Settled
 from shoal.engine.linked.messages import ModelDescription
 from shoal.engine.linked.model import LinkedModel
+from shoal.engine.linked.replicas import Replicas
 from shoal.engine.linked.tracing import LinkedTracer
 from shoal.errors import Internal, InvalidArgument, ShoalError, Unavailable
 from shoal.link.channel import MOST_BYTES
 from shoal.link.link import Link
 from shoal.logs import Log
+from shoal.models.version import Model
+from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.trace_settings import Changes
 from shoal.tasks.workers import Workers
 
 _ANSWER_SECS = 10.0  # for what the engine answers at once, unless it is stopped
 _READINESS_SECS = 2.0  # less than most probes wait
 _MOST_FILE_BYTES = MOST_BYTES - (1 << 20)  # of a model that a request brings
+_POLL_NS = 250_000_000  # less than the engine waits for front ends to see a change
 _THREADS = 4  # that read the files of tasks
 
 _ALL: Key = ("", 0)  # all models
@@ -56,10 +63,11 @@ class LinkedEngine(Engine):
         workers: Callable[[], Workers],
         log: Log | None = None,
         report: Callable[[], Any] = lambda: None,
+        load_replica: Callable[[LinkedModel], Model] | None = None,
     ) -> None:
         """There is no engine before `connect`. `workers` are the threads of tasks. `log` gets the
         settings that clients change. `report` returns what the engine may ask for, as plain
-        values."""
+        values. `load_replica` loads models that are to run here; without it none do."""
         self._report = report
         self.tracer: LinkedTracer = LinkedTracer()
         self._log = log
@@ -67,6 +75,10 @@ class LinkedEngine(Engine):
         self._workers = workers
         self.on_lost: Callable[[], None] = lambda: None  # called on the loop when a link ends
         self._connection: EngineConnection | None = None
+        self._replicas: Replicas | None = None
+        if load_replica is not None:
+            self._replicas = Replicas(load_replica, self._send_replica)
+        self._polled_ns = 0  # when the link was last looked at for replicas
         self._exiting = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-lookup")
         self._lock = threading.Lock()  # guards what follows
@@ -81,9 +93,17 @@ class LinkedEngine(Engine):
 
     def connect(self, link: Link, inbox: LoopInbox) -> None:
         """Use the engine at the other end of `link`. On the loop's thread."""
+        if self._replicas is not None:
+            self._replicas.bind(asyncio.get_running_loop())
         before = self._connection
         self._connection = EngineConnection(
-            link, inbox, self._forget, self._lost, self._take_settings, self._retire, self._report
+            link,
+            inbox,
+            self._forget,
+            self._lost,
+            self._take_settings,
+            self._retire,
+            self._answer_question,
         )
         if before is not None:
             before.close()
@@ -96,6 +116,16 @@ class LinkedEngine(Engine):
             self.tracer.active = tracing
             if self._log is not None:
                 self._log.update(**log)
+
+    def _answer_question(self) -> Any:
+        if self._replicas is not None:
+            self._replicas.report()
+        return self._report()
+
+    def _send_replica(self, key: int, report: Any) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.send_replica(key, report)
 
     def _lost(self, connection: EngineConnection) -> None:
         if self._connection is connection:
@@ -113,6 +143,8 @@ class LinkedEngine(Engine):
         """End the link and the threads. On the loop's thread."""
         if self._connection is not None:
             self._connection.close()
+        if self._replicas is not None:
+            self._replicas.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -123,8 +155,9 @@ class LinkedEngine(Engine):
 
     def in_flight(self) -> int:
         """Requests that wait for a response."""
-        connection = self._connection
-        return 0 if connection is None else connection.in_flight
+        connection, replicas = self._connection, self._replicas
+        here = 0 if replicas is None else replicas.in_flight()
+        return here + (0 if connection is None else connection.in_flight)
 
     def _linked(self) -> EngineConnection:
         connection = self._connection
@@ -156,12 +189,43 @@ class LinkedEngine(Engine):
 
     def infer(self, request: Request) -> None:
         """See `Engine`. The engine process validates it, too: another version may serve by then."""
-        self._infer(request, 0)
+        model = self._models.get((request.model_name, request.model_version))
+        if model is None or not self._run_here(request, model):
+            self._infer(request, model, 0)
 
-    def _infer(self, request: Request, key: int) -> None:
+    def _infer_task(self, request: Request, model: LinkedModel) -> None:
+        if not self._run_here(request, model):
+            self._infer(request, model, model.key)
+
+    def _run_here(self, request: Request, model: LinkedModel) -> bool:
+        """Have the replica of `model` take a request over; false if there is none. Traces are the
+        engine's."""
+        if model.plan is None or request.trace is not None or not self._poll(request.start_ns):
+            return False
+        replica, inputs = model.replica, request.inputs
+        if replica is None:
+            return False
+        try:
+            replica.accept(request)
+        except BatcherClosed:
+            request.inputs = inputs
+            return False
+        return True
+
+    def _poll(self, now_ns: int) -> bool:
+        """Whether this process knows which models have changed. One that was stopped has to read
+        that first: the engine does not wait for it longer than for _SEEN_SECS."""
+        if now_ns - self._polled_ns < _POLL_NS:
+            return True
+        polled_ns, connection = time.monotonic_ns(), self._connection
+        if connection is None or not connection.poll():
+            return False
+        self._polled_ns = polled_ns
+        return True
+
+    def _infer(self, request: Request, model: LinkedModel | None, key: int) -> None:
         connection = self._linked()
         inputs = request.inputs
-        model = self._models.get((request.model_name, request.model_version))
         if model is not None:
             if request.trace is None:  # a refusal is part of a trace, which the engine keeps
                 validate(request, model.signature)
@@ -173,17 +237,29 @@ class LinkedEngine(Engine):
     ) -> Sequence[PlannedRequest]:
         """See `Engine`."""
         first = requests[0]
-        if self._models.get((first.model_name, first.model_version)) is not model:
+        known = self._models.get((first.model_name, first.model_version))
+        if known is not None and known.replica is not None and self._poll(first.start_ns):
+            replica = known.replica
+            if replica is not model:  # loaded or dropped since the template was made
+                return requests
+            taken = replica.accept_group(requests)
+            return () if taken == len(requests) else replica.accept_rest(requests[taken:])
+        if known is not model:
             return requests
         self._linked().infer_group(requests)
         return ()
 
     def check_room(self, name: str, version: int = -1) -> None:
         """See `Engine`. The engine is asked about models that have refused a request; until it says
-        that there is room, callers wait as for a lookup."""
+        that there is room, callers wait as for a lookup. Replicas have queues of their own."""
         key = (name, version)
         model = self._models.get(key)
-        if model is not None and model.refuses:
+        if model is None:
+            return
+        replica = model.replica
+        if replica is not None:
+            replica.check_room()
+        elif model.refuses:
             raise RoomQuestion(self, key, model)
 
     # ---- health
@@ -269,6 +345,8 @@ class LinkedEngine(Engine):
 
     def _close(self, model: LinkedModel, then: Callable[[], None] = lambda: None) -> None:
         """End the task of a model when its calls have ended, then call `then`. Does not wait."""
+        if self._replicas is not None:
+            self._replicas.drop(model)
         if model.task is None:
             then()
             return
@@ -364,6 +442,9 @@ class LinkedEngine(Engine):
                             self._models[key] = models[0]
                 for model in set(models) - known:  # it has been replaced meanwhile
                     self._close(model)
+                if self._replicas is not None:
+                    for model in known.intersection(models):
+                        self._replicas.start(model)
         except ShoalError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001 - becomes the response
@@ -378,7 +459,7 @@ class LinkedEngine(Engine):
                 found: LinkedModel = model
                 return found
         connection = self._linked()
-        made = LinkedModel(description, self._infer, self._workers, connection.count_task)
+        made = LinkedModel(description, self._infer_task, self._workers, connection.count_task)
         if made.task is not None:
             with self._lock:
                 self._with_tasks[made.key] = made

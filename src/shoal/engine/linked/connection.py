@@ -289,6 +289,18 @@ class EngineConnection:
             with contextlib.suppress(Unavailable):
                 self._send(kind, *body)
 
+    def poll(self) -> bool:
+        """Handle what the engine has sent; false, with nothing done, elsewhere than on the loop's
+        thread."""
+        if self.closed or not self._loop_link.here:
+            return False
+        self._loop_link.poll()
+        return True
+
+    def send_replica(self, model: int, report: Any) -> None:
+        """Report what the replica of a model has done; None: it is closed."""
+        self.tell("replica", model, report)
+
     def count_task(self, model: int, kind: str, count: int, elapsed_ns: int) -> None:
         """Count what a model's task did here."""
         self.tell("task", model, kind, count, elapsed_ns)

@@ -56,6 +56,7 @@ class Frontend:
         self._is_cut_off = False  # because it does not read
         self._telling = threading.Lock()  # so that a layout is announced before it is used
         self._loads: dict[int, Callable[[], None]] = {}  # what ends the waiting for each
+        self._replicas: set[int] = set()  # keys of the models that it runs itself
         self._traces = FrontendTraces(service.engine.tracer)
         handlers: dict[str, Callable[..., None]] = {
             "infer": self._infer,
@@ -70,6 +71,7 @@ class Frontend:
             "task": self._count_task,
             "leave": self._leave,
             "retired": self._take_retirement,
+            "replica": self._take_replica,
             "trace": self._traces.start,
             "trace_call": self._traces.start_call,
             "trace_end": self._traces.end,
@@ -93,6 +95,8 @@ class Frontend:
         for number in list(self._loads):
             self._leave(number)
         self._traces.close()
+        for key in list(self._replicas):
+            self._take_replica(key, None)
         self._service.leave(self)
         self.on_end()
 
@@ -271,6 +275,15 @@ class Frontend:
     def _take_retirement(self, key: int) -> None:
         self.retired.add(key)
         self._service.seen()
+
+    def _take_replica(self, key: int, report: Any) -> None:
+        """Count what the front end's replica of a model has done; None: it is closed."""
+        self._replicas.add(key)
+        if report is None:
+            self._replicas.discard(key)
+        model = self._service.served(key)
+        if model is not None:
+            model.take_report(self, report)
 
     def _count_task(self, key: int, kind: str, count: int, elapsed_ns: int) -> None:
         model = self._service.served(key)

@@ -15,6 +15,7 @@ from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
+from shoal.engine.linked.replicas import plan_of
 from shoal.engine.linked.tracing import reference_of
 from shoal.link import failure
 from shoal.link.link import Link
@@ -156,6 +157,7 @@ class ModelDescription(NamedTuple):
     config: bytes
     inputs: tuple[Plain, ...]
     outputs: tuple[Plain, ...]
+    plan: Plain | None  # for a front end that is to run it itself; see `replicas`
 
     @classmethod
     def of(cls, key: int, model: Any, versions: list[int]) -> ModelDescription:
@@ -172,6 +174,7 @@ class ModelDescription(NamedTuple):
             codec.to_message(model.config).SerializeToString(),
             tuple([_packed_spec(spec) for spec in signature.inputs.values()]),
             tuple([_packed_spec(spec) for spec in signature.outputs.values()]),
+            plan_of(model),
         )
 
     def read_config(self) -> ModelConfig:

@@ -10,6 +10,7 @@ from shoal.config.model import ModelConfig
 from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.engine.linked.messages import ModelDescription
+from shoal.models.version import Model
 from shoal.statistics.task import TaskStatistics
 from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
 from shoal.tasks.workers import Workers
@@ -23,7 +24,7 @@ class LinkedModel:
     def __init__(
         self,
         description: ModelDescription,
-        infer: Callable[[Request, int], None],
+        infer: Callable[[Request, LinkedModel], None],
         workers: Callable[[], Workers],
         count_task: CountTask,
     ) -> None:
@@ -35,6 +36,10 @@ class LinkedModel:
         self.loaded_ms = description.loaded_ms
         self.versions = description.versions
         self.refuses = False  # whether the last request that the engine answered found no room
+        self.plan = description.plan  # how to load a replica, if this front end is to run it
+        self.has_replica_begun = False
+        self.is_dropped = False  # no request uses it any more
+        self.replica: Model | None = None  # runs its requests, once it is loaded
         self.folders: tuple[Path, ...] = description.read_folders()
         self.config: ModelConfig = description.read_config()
         self.signature: Signature = description.read_signature(self.config.max_batch_size)
@@ -50,7 +55,7 @@ class LinkedModel:
 
     def accept(self, request: Request) -> None:
         """Take over a request of its task, even if another version has replaced this one."""
-        self._infer(request, self.key)
+        self._infer(request, self)
 
     def close(self) -> None:
         """Serve the calls of its task that have begun, then end that. Blocks."""

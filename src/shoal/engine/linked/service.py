@@ -86,8 +86,8 @@ class EngineService:
             "model_ready": engine.model_ready,
             "find": self._find,
             "models": self._models,
-            "statistics": engine.statistics,
-            "explain": engine.explain,
+            "statistics": partial(self._with_reports, engine.statistics),
+            "explain": partial(self._with_reports, engine.explain),
             "trace_settings": engine.trace_settings,
             "update_trace_settings": partial(self._control, control.update_trace_settings),
             "log_settings": engine.log_settings,
@@ -105,6 +105,7 @@ class EngineService:
         self._described: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by key
         self._changed = threading.Condition()  # guards the rest
         self._frontends: set[Frontend] = set()
+        self._has_replicas = False  # whether front ends may count something for models
         self._changes = 0
         self._asked = 0
         engine.tracer.on_change(self.settings_changed)
@@ -220,7 +221,16 @@ class EngineService:
                 self._described[key] = model
                 if model.task is not None:
                     model.task.finish_elsewhere = partial(self._finish_calls, key)
-        return tuple(ModelDescription.of(key, model, self.engine.ready_versions(name)))
+        description = ModelDescription.of(key, model, self.engine.ready_versions(name))
+        if description.plan is not None:
+            self._has_replicas = True
+        return tuple(description)
+
+    def _with_reports(self, read: Callable[..., Any], name: str, version: int) -> Any:
+        """Read statistics, which front ends contribute to where they run models themselves."""
+        if self._has_replicas:
+            self.ask_for_reports()
+        return read(name, version)
 
     def served(self, key: int) -> Any:
         """The model with that key, until it is unloaded."""

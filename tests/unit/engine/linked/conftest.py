@@ -29,7 +29,9 @@ from tests.support.repositories import add_fake
 class LinkedWorld:
     """Coroutines of a test run on its loop, with `run`."""
 
-    def __init__(self, folder, control_mode="explicit"):
+    def __init__(self, folder, control_mode="explicit", load_replica=None):
+        """`load_replica` is called for each front end; see `LinkedEngine`."""
+        self.load_replica = load_replica or (lambda _world: None)
         self.loop = asyncio.new_event_loop()
         self.backend = HeldLoads() if control_mode == "lazy" else FakeBackend()
         self.workers = Workers(1)
@@ -65,7 +67,11 @@ class LinkedWorld:
             ours, theirs = socket.socketpair()
             self.service.connect(Link(ours))
             frontend = LinkedEngine(
-                server_id="triton", has_gpus=False, workers=lambda: self.workers, log=Log()
+                server_id="triton",
+                has_gpus=False,
+                workers=lambda: self.workers,
+                log=Log(),
+                load_replica=self.load_replica(self),
             )
             frontend.connect(Link(theirs), self.inbox)
             self.frontends.append(frontend)
