@@ -2,7 +2,7 @@
 
 Tests that need a program are skipped where it is missing. Property tests use the same examples in
 every run and have no deadline, so that neither chance nor a busy machine fails them;
-`pytest --hypothesis-profile=explore` looks for new examples.
+`pytest --hypothesis-profile=explore` looks for new examples, and tries more of them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ sys.dont_write_bytecode = False
 _FOLDERS = (str(ROOT / ".tools" / "bin"), sysconfig.get_path("scripts"), os.environ["PATH"])
 os.environ["PATH"] = os.pathsep.join(_FOLDERS)
 
-for profile, same_examples in (("steady", True), ("explore", False)):
+for profile, same_examples, most in (("steady", True, 40), ("explore", False, 200)):
     settings.register_profile(
         profile,
         deadline=None,
         derandomize=same_examples,
+        max_examples=most,
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile("steady")

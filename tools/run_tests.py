@@ -4,8 +4,8 @@
     a few failed tests                -->  once more, with nothing beside them
 
 A group is a process of its own, so the folders that load PyTorch or JAX do not slow down the
-others: half a million objects of these libraries make each garbage collection take 0.4 s. There is
-one process more than cores, because many tests wait for a server, a browser or a measurement.
+others: half a million objects of these libraries make each garbage collection take 0.4 s. There are
+two processes more than cores, because many tests wait for a server, a browser or a measurement.
 
 A few failures among thousands of tests with real servers, browsers and clients may be caused by a
 busy machine, so those tests run again alone. Tests that pass then are listed at the end as
@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROCESSES = (os.cpu_count() or 2) + 1
+PROCESSES = (os.cpu_count() or 2) + 2
 # Longest first, after a group with the folders that these do not name: what starts last should be
 # short, because the other processes wait for it.
 GROUPS = (

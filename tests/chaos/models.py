@@ -54,13 +54,10 @@ ISOLATED = {
 }
 # In the errors of requests whose process was killed, or is not started again yet.
 KILLED = ("is not healthy", "its process ended", "has no process now")
-# As parameters of a test; `make test` needs one of each kind.
+# As parameters of a test; for `make test` one is enough, beside tests/server/test_isolation.py.
 EACH_ISOLATED = pytest.mark.parametrize(
     "isolated",
-    [
-        pytest.param(name, marks=schedule.long_run if name.endswith("_twice") else ())
-        for name in ISOLATED
-    ],
+    [pytest.param(name, marks=() if name == "python" else schedule.long_run) for name in ISOLATED],
 )
 
 

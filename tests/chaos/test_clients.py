@@ -169,7 +169,9 @@ def server(serve, tmp_path):
     return serve("onnx", "python", paths=[functions])
 
 
-@pytest.mark.parametrize("leave", [close, reset, pytest.param(half_close, marks=long_run)])
+@pytest.mark.parametrize(
+    "leave", [reset, *(pytest.param(each, marks=long_run) for each in (close, half_close))]
+)
 def test_clients_that_leave(server, settled, chance, leave):
     for when in WHEN:  # once, so that all pools have their size
         when(server, leave)

@@ -119,28 +119,19 @@ def test_settings_outlive_an_engine(server):
     assert server.get("/v2/trace/setting").json["trace_rate"] == "2"
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--api-keys=/nonexistent", ["error: cannot read /nonexistent: No such file or directory"]),
-        (
-            "--load-model=missing",
-            [
-                "error: creating server: Internal - failed to load all models",
-                f"error: failed to load 'missing', {POLLED}: there is no folder 'missing' in it",
-            ],
-        ),
-    ],
-)
-def test_a_start_that_fails_says_why(tmp_path, option, said):
+def test_models_that_fail_to_load_end_the_start(tmp_path):
+    """With the errors of one process; those of front ends are in test_processes_faults.py."""
     ports = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
-    options = ("--frontend-processes=2", "--model-control-mode=explicit")
+    options = ("--frontend-processes=2", "--model-control-mode=explicit", "--load-model=missing")
     ended = subprocess.run(
-        [sys.executable, "-m", "shoal", "serve", str(tmp_path), *ports, *options, option],
+        [sys.executable, "-m", "shoal", "serve", str(tmp_path), *ports, *options],
         timeout=WAIT_SECS,
         capture_output=True,
         check=False,
         text=True,
     )
-    assert [line for line in ended.stderr.splitlines() if line.startswith("error")] == said
+    assert [line for line in ended.stderr.splitlines() if line.startswith("error")] == [
+        "error: creating server: Internal - failed to load all models",
+        f"error: failed to load 'missing', {POLLED}: there is no folder 'missing' in it",
+    ]
     assert ended.returncode == 1

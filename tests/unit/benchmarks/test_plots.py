@@ -11,6 +11,7 @@ pytest.importorskip("matplotlib")
 
 def test_the_published_run_gets_its_pictures(tmp_path):
     run = json.loads((RESULTS / "published.json").read_text())
+    run["workloads"] = run["workloads"][:2]  # each picture takes half a second
     in_the_report = draw(run, tmp_path, "run")
     drawn = {path.name for path in tmp_path.iterdir()}
     assert "run-W1.png" in in_the_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import BackendFailure, InvalidArgument
@@ -98,7 +98,6 @@ JOBS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(JOBS, st.integers(0, 4), st.booleans()), max_size=10))
 def test_every_text_is_the_one_it_would_be_alone(arrivals):
     batch = ContinuousBatch(MadeUpDecoder(), 6)

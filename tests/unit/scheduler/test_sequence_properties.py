@@ -165,7 +165,7 @@ class World:
 
 
 @given(BLOCKS, st.integers(0, 2), st.lists(STEPS, max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_whatever_happens(block, max_batch_size, steps):
     world = World(block, max_batch_size)
     for name, *arguments in steps:

@@ -9,7 +9,7 @@ from itertools import cycle, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.concurrency import ExpectedConcurrency
@@ -354,7 +354,6 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(POLICIES), st.integers(1, 4), st.booleans(), st.lists(steps, max_size=60))
 def test_nothing_is_lost_and_no_request_of_its_kind_is_overtaken(policy, count, padded, script):
     many = Instances(policy, count, padded=padded)

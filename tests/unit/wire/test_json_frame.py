@@ -86,7 +86,7 @@ def test_what_has_no_lists_of_numbers_is_not_cut(text):
     assert json_frame.cut(text) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.binary(max_size=30), st.lists(st.sampled_from(('"data":[', "1", ",", "]", "}", '"'))))
 def test_cutting_loses_nothing(front, tokens):
     text = front + "".join(tokens).encode()
@@ -160,7 +160,6 @@ floats = st.one_of(
 )
 
 
-@settings(max_examples=150)
 @given(
     st.sampled_from(NUMBERS),
     st.lists(st.tuples(floats, floats, floats), min_size=1, max_size=4),

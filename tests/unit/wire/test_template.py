@@ -65,7 +65,7 @@ def test_what_is_left_is_the_document_without_its_id(document, name, style, asci
         assert rest == header
 
 
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     st.binary(max_size=30) | documents.map(lambda document: write(document, (",", ":"))),
     plain_text.filter(bool),

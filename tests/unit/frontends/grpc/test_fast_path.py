@@ -733,7 +733,6 @@ def outcome(tools, pieces, size, **how):
 
 
 @settings(
-    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -133,7 +133,6 @@ def test_the_conversation_is_what_it_means_to_be(tools, whole):
 
 
 @settings(
-    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

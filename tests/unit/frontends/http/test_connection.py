@@ -176,7 +176,7 @@ def outcome(data: bytes, cuts: list[int]) -> tuple[list[tuple[str, str, bytes]],
     return served, client.connection.phase is not ConnectionPhase.OPEN
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(data=st.data())
 def test_a_damaged_stream_means_the_same_however_it_is_cut(data):
     """Two readings of one stream would be a hole: what a proxy let pass, we might see as two."""

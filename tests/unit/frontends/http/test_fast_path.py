@@ -310,7 +310,7 @@ EMPTY = Ask(
 
 
 @pytest.mark.timeout(300)  # seconds of computing, which a busy machine stretches
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(conversation=conversations())
 @example(conversation=[[EMPTY], [dataclasses.replace(EMPTY, length="beyond")]])
 @example(conversation=[[SUM], [dataclasses.replace(SUM, id='"2"')], [SUM, SUM, SUM]])
@@ -325,7 +325,7 @@ def test_whatever_is_asked_both_ways_answer_alike(world, conversation):
 
 
 @pytest.mark.timeout(300)  # seconds of computing, which a busy machine stretches
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8)
 @given(
     steps=st.lists(
         st.one_of(

@@ -62,7 +62,7 @@ heads = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.lists(heads, min_size=1, max_size=6))
 def test_a_cached_head_is_the_parsed_head_whatever_came_before(datas):
     cache = HeadCache()

@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.frontends.http.limits import HttpLimits
@@ -265,7 +265,6 @@ def conversations(draw):
 
 
 @pytest.mark.timeout(300)  # seconds of computing, which a busy machine stretches
-@settings(max_examples=100, deadline=None)
 @given(conversation=conversations())
 @example(conversation=[[SUM], [change(SUM, id='"2"')], [SUM, SUM, SUM]])
 def test_whatever_is_asked_both_ways_answer_alike(world, conversation):
