@@ -1,0 +1,300 @@
+"""The cache of remote files on this machine: what was downloaded once is not downloaded again.
+
+    records/<key>            which content a remote file has: scope, identity and size make the key
+    blobs/<kind>-<digest>    contents, named by their digests: equal files are stored once
+    partial/<key>...         downloads in progress, which another run continues
+    locks/<key>              held while a large file is downloaded
+    listings/<repository>    what a repository contained when it was last listed
+    servers/<id>/            the model folders of running servers, see `mirror`
+    sources/<repository>/    for sources
+
+Servers of one machine share the folder. Whatever appears in it appears by a rename, so that a
+server may be killed at any moment. The modification time of a blob is made from its digest: after
+someone has written to it, it differs, and the content is checked by its digest before it is used.
+It is also checked at the first use after a start of the machine, so that nothing needs to be
+flushed to the disk while it is downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shoal.storage.errors import CacheUnusable
+from shoal.storage.source import RemoteFile
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+_STAMP_FROM = 946_684_800  # 2000-01-01; stamps are within the 17 years that follow
+_OLD_SECS = 7 * 86400.0  # after which an abandoned download is deleted
+_PARTS = ("records", "blobs", "partial", "locks", "listings", "servers", "sources")
+
+
+class RepositoryCache:
+    """One cache folder. Any thread may call any method."""
+
+    def __init__(self, folder: Path, limit_bytes: int = 0) -> None:
+        """Create the folder; 0: no limit. Raises CacheUnusable if that fails."""
+        self.folder = folder
+        self._limit_bytes = limit_bytes
+        self._trimming = threading.Lock()  # held by the thread that deletes
+        self.boot = _boot_id()
+        with self.writing():
+            for part in _PARTS:
+                (folder / part).mkdir(parents=True, exist_ok=True)
+
+    # ---- lookup
+
+    @staticmethod
+    def key(scope: str, file: RemoteFile) -> str:
+        """The name under which the content of a remote file is found."""
+        text = f"{scope}\n{file.identity}\n{file.size}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def find(self, key: str, size: int) -> Path | None:
+        """The content for a key, checked; None if it must be downloaded."""
+        record = self.folder / "records" / key
+        try:
+            known = json.loads(record.read_bytes())
+            blob = self.folder / "blobs" / str(known["blob"])
+            status = blob.stat()
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        name = blob.name
+        intact = status.st_size == size and status.st_mtime_ns == _stamp_ns(name)
+        if not intact or known.get("boot") != self.boot:
+            if status.st_size != size or digest_of(blob, name.partition("-")[0]) != name:
+                logger.warning(
+                    "a file in the repository cache '%s' was changed or is damaged (%s); it is "
+                    "downloaded again",
+                    self.folder,
+                    name,
+                )
+                for path in (record, blob):
+                    path.unlink(missing_ok=True)
+                return None
+            with contextlib.suppress(OSError):  # of another user, or read-only
+                _stamp(blob)
+                self._write(record, {"blob": name, "boot": self.boot})
+        with contextlib.suppress(OSError):
+            os.utime(record)  # used now
+        return blob
+
+    # ---- adding
+
+    def add(self, key: str, partial: Path, digest: str) -> Path:
+        """Take over a complete file, whose digest is `<kind>-<hex>`. Returns its place."""
+        with self.writing():
+            blob = self.folder / "blobs" / digest
+            partial.chmod(0o444)
+            _stamp(partial, digest)
+            partial.replace(blob)
+            partial.unlink(missing_ok=True)  # still there if both were links to one file
+            self._write(self.folder / "records" / key, {"blob": digest, "boot": self.boot})
+        return blob
+
+    def partial(self, key: str) -> Path:
+        """Where the file for a key is written during its download."""
+        return self.folder / "partial" / key
+
+    def temporary(self) -> Path:
+        """Where a file of any name may be written that is complete soon."""
+        return self.folder / "partial" / f"{secrets.token_hex(8)}.new"
+
+    @contextlib.contextmanager
+    def locked(self, key: str) -> Iterator[bool]:
+        """Hold the lock of a key against other threads and processes; false if it is taken."""
+        path = self.folder / "locks" / key
+        while True:
+            with self.writing():
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                if not _flock(descriptor):
+                    yield False
+                    return
+                if not _is_same(descriptor, path):
+                    continue  # the last holder has deleted it
+                try:
+                    yield True
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+            finally:
+                os.close(descriptor)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Errors of the file system become CacheUnusable."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise CacheUnusable(
+                    f"the disk of the repository cache '{self.folder}' is full; free some space, "
+                    "or name another folder with --repository-cache"
+                ) from None
+            raise CacheUnusable(
+                f"the repository cache '{self.folder}' cannot be written: {error.strerror}; name "
+                "another folder with --repository-cache"
+            ) from None
+
+    # ---- listings
+
+    def save_listing(self, repository: str, rows: object) -> None:
+        """Store what a repository contains, to start from when it cannot be reached."""
+        with self.writing():
+            self._write(self._listing(repository), rows)
+
+    def saved_listing(self, repository: str) -> Any:
+        """What was stored last; None if there is nothing."""
+        try:
+            return json.loads(self._listing(repository).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def _listing(self, repository: str) -> Path:
+        return self.folder / "listings" / slug(repository)
+
+    def _write(self, path: Path, content: object) -> None:
+        temporary = self.temporary()
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(path)
+
+    # ---- size
+
+    def used_bytes(self) -> int:
+        """The size of all contents."""
+        return sum(size for _, size, _ in self._blobs())
+
+    def make_room(self, needed_bytes: int) -> None:
+        """Delete what was not used for the longest time, so that so many bytes can be added.
+
+        Contents that a running server has linked into its model folders are kept: deleting them
+        would free nothing. Raises CacheUnusable if the disk has not enough space then.
+        """
+        with self._trimming:
+            free = self._free_bytes()
+            excess = (
+                self.used_bytes() + needed_bytes - self._limit_bytes if self._limit_bytes else 0
+            )
+            excess = max(excess, needed_bytes - free)
+            if excess > 0:
+                self._evict(excess)
+                free = self._free_bytes()
+        if needed_bytes > free:
+            raise CacheUnusable(
+                f"the disk of the repository cache '{self.folder}' has {free:,} bytes left and "
+                f"{needed_bytes:,} are needed; free some space, or name another folder with "
+                "--repository-cache"
+            )
+
+    def _free_bytes(self) -> int:
+        with self.writing():
+            return shutil.disk_usage(self.folder).free
+
+    def _blobs(self) -> Iterator[tuple[str, int, int]]:
+        """Name, size and links of each content."""
+        with os.scandir(self.folder / "blobs") as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat()
+                    yield entry.name, status.st_size, status.st_nlink
+
+    def _evict(self, excess: int) -> None:
+        self._delete_abandoned()
+        records: dict[str, list[Path]] = {}
+        used: dict[str, float] = {}
+        for record in (self.folder / "records").iterdir():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                name = json.loads(record.read_bytes())["blob"]
+                records.setdefault(name, []).append(record)
+                used[name] = max(used.get(name, 0.0), record.stat().st_mtime)
+        freed = count = 0
+        for name, size, links in sorted(self._blobs(), key=lambda row: used.get(row[0], 0.0)):
+            if freed >= excess:
+                break
+            if links > 1:
+                continue
+            for path in (*records.get(name, ()), self.folder / "blobs" / name):
+                path.unlink(missing_ok=True)
+            freed, count = freed + size, count + 1
+        if count:
+            logger.info("repository cache: %d files deleted (%s bytes)", count, f"{freed:,}")
+
+    def _delete_abandoned(self) -> None:
+        """Delete downloads that nobody has continued for days."""
+        before = time.time() - _OLD_SECS
+        for path in (self.folder / "partial").iterdir():
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
+
+
+def digest_of(path: Path, kind: str) -> str:
+    """The digest of a file as `<kind>-<hex>`; empty if it cannot be read."""
+    try:
+        digest = hashlib.new(kind, usedforsecurity=False)
+        with path.open("rb") as content:
+            while block := content.read(_READ_BYTES):
+                digest.update(block)
+    except (OSError, ValueError):
+        return ""
+    return f"{kind}-{digest.hexdigest()}"
+
+
+def slug(text: str) -> str:
+    """A name for a file that is different for each text, and can be recognised."""
+    readable = "".join(c if c.isalnum() and c.isascii() else "-" for c in text)[-40:].strip("-")
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{readable}-{digest[:16]}"
+
+
+def _stamp_ns(blob_name: str) -> int:
+    """Whole seconds, because some file systems keep no more."""
+    digits = blob_name.partition("-")[2][:8]
+    return (_STAMP_FROM + int(digits or "0", 16) % (1 << 29)) * 1_000_000_000
+
+
+def _stamp(path: Path, name: str = "") -> None:
+    stamp = _stamp_ns(name or path.name)
+    os.utime(path, ns=(stamp, stamp))
+
+
+def _flock(descriptor: int) -> bool:
+    """False if another holds it. File systems without locks: as if it were free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.debug("no file locks in the repository cache: %s", error)
+    return True
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    try:
+        here, there = os.fstat(descriptor), path.stat()
+    except OSError:
+        return False
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _boot_id() -> str:
+    """Another one after each start of the machine; empty where that is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
