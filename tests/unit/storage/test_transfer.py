@@ -397,5 +397,5 @@ def test_a_machine_without_credentials(mirrors, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
     mirror = mirrors().open("s3://127.0.0.1:1/bucket/models")
-    with pytest.raises(StorageError, match="no credentials|no connection"):
+    with pytest.raises(StorageError, match=r"no credentials|no connection"):
         mirror.refresh()
