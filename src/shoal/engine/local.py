@@ -167,6 +167,10 @@ class LocalEngine(Engine):
                 newest[model.name] = model
         return iter(newest.values())
 
+    def models_with_tasks(self) -> list[ServedModel]:
+        """All versions that serve and have a task."""
+        return [model for model in self._repository.models() if model.task is not None]
+
     def statistics(self, name: str = "", version: int = -1) -> list[dict[str, Any]]:
         """See `Engine`."""
         if not name:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -459,7 +460,13 @@ class LinkedEngine(Engine):
                 found: LinkedModel = model
                 return found
         connection = self._linked()
-        made = LinkedModel(description, self._infer_task, self._workers, connection.count_task)
+        made = LinkedModel(
+            description,
+            self._infer_task,
+            self._workers,
+            connection.count_task,
+            partial(self.call, "task_files"),
+        )
         if made.task is not None:
             with self._lock:
                 self._with_tasks[made.key] = made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shoal.config.model import ModelConfig
@@ -12,7 +12,8 @@ from shoal.core.signature import Signature
 from shoal.engine.linked.messages import ModelDescription
 from shoal.models.version import Model
 from shoal.statistics.task import TaskStatistics
-from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
+from shoal.tasks.endpoint import TaskEndpoint, open_endpoint, task_of
+from shoal.tasks.files import written
 from shoal.tasks.workers import Workers
 
 CountTask = Callable[[int, str, int, int], None]  # the model's key, what, how many, how long in ns
@@ -27,8 +28,10 @@ class LinkedModel:
         infer: Callable[[Request, LinkedModel], None],
         workers: Callable[[], Workers],
         count_task: CountTask,
+        task_files: Callable[[int], Mapping[str, bytes]],
     ) -> None:
-        """Blocks while its task reads files. ConfigError if the task cannot be used here."""
+        """`task_files` asks the engine for those of a key. Blocks while its task reads them.
+        ConfigError if the task cannot be used here."""
         self.key = description.key
         self.name = description.name
         self.version = description.version
@@ -46,12 +49,17 @@ class LinkedModel:
         self._closing = threading.Lock()  # the one that closes it waits for the end of its calls
         self._closed = False
         self._infer = infer
-        self.task: TaskEndpoint | None = open_endpoint(
-            self,
-            self.folders[0],
-            workers,
-            lambda name: _ForwardedCounts(name, self.key, count_task),
-        )
+        self.task: TaskEndpoint | None = None
+        if task_of(self.config):
+            with written(task_files(self.key)) as folder:
+                self.task = open_endpoint(
+                    self,
+                    folder,
+                    workers,
+                    lambda name: _ForwardedCounts(name, self.key, count_task),
+                )
+            assert self.task is not None
+            self.task.task.context.folder = self.folders[0]
 
     def accept(self, request: Request) -> None:
         """Take over a request of its task, even if another version has replaced this one."""

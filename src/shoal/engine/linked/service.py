@@ -24,9 +24,11 @@ from shoal.engine.linked.frontend import Frontend
 from shoal.engine.linked.groups import Groups
 from shoal.engine.linked.messages import ModelDescription
 from shoal.engine.local import LocalEngine
+from shoal.errors import Unavailable
 from shoal.instance.inline import LoopHandle
 from shoal.link.link import Link
 from shoal.statistics.trace_settings import Changes
+from shoal.tasks.files import read_files
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,7 @@ class EngineService:
             "model_ready": engine.model_ready,
             "find": self._find,
             "models": self._models,
+            "task_files": self._files_of_task,
             "statistics": partial(self._with_reports, engine.statistics),
             "explain": partial(self._with_reports, engine.explain),
             "trace_settings": engine.trace_settings,
@@ -103,6 +106,7 @@ class EngineService:
         # From the clock, so that an engine that replaces this one gives none of them again.
         self._next_key = itertools.count(time.monotonic_ns())
         self._described: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by key
+        self._task_files: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()
         self._changed = threading.Condition()  # guards the rest
         self._frontends: set[Frontend] = set()
         self._has_replicas = False  # whether front ends may count something for models
@@ -158,10 +162,25 @@ class EngineService:
 
     def model_changed(self, name: str) -> None:
         """Other versions of a model serve now. From any thread."""
+        for model in self.engine.models_with_tasks():
+            self._files_of(model)
         with self._changed:
             self._changes += 1
             for frontend in self._frontends:
                 frontend.send_change(self._changes, name)
+
+    def _files_of_task(self, key: int) -> dict[str, bytes]:
+        model = self.served(key)
+        if model is None:
+            raise Unavailable("the model is being unloaded; try again in a moment")
+        return self._files_of(model)
+
+    def _files_of(self, model: Any) -> dict[str, bytes]:
+        """The files of a model's task, as they were when it was loaded."""
+        files = self._task_files.get(model)
+        if files is None:
+            files = self._task_files[model] = read_files(model.folders[0])
+        return files
 
     def settings_changed(self) -> None:
         """Other requests may be sampled now, or the log has other settings. From any thread."""

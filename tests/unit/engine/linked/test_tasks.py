@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from shoal.errors import InvalidArgument
 from shoal.frontends.waiting import once_loaded
 from shoal.tasks import registry
 from shoal.tasks.base import Task
@@ -22,6 +23,12 @@ class Asking(Task):
     waiting: asyncio.Event
     go: asyncio.Event
     ended: list[str | int]
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.word = context.settings.text("word")
+        file = context.folder / "more" / "words.txt"
+        self.words = file.read_text() if file.exists() else ""
 
     async def perform(self, request):
         for event in (self.waiting, None):
@@ -68,3 +75,21 @@ def test_a_call_ends_with_the_version_that_it_began_with(world, asking):
     assert world.run(call()) == {"version": 1, "output": [[1]]}
     # The old version ends in both processes, after the call.
     world.run(world.until(lambda: Asking.ended == ["call", 1, 1]))
+
+
+def test_a_front_end_has_the_files_with_which_the_model_was_loaded(world, asking):
+    """One that begins later, too, whatever is in the folder by then."""
+    folder = add_fake(world.models, "model", parameter("task", "asking"))
+    (folder / "more").mkdir()
+    (folder / "task.json").write_text('{"word": "old"}')
+    (folder / "more" / "words.txt").write_text("old words")
+    early, late = world.frontends
+    world.blocking(early.load, "model", None, {})
+    (folder / "task.json").write_text('{"wrong": 1}')
+    (folder / "more" / "words.txt").unlink()
+    with pytest.raises(InvalidArgument, match="wrong: no such setting"):
+        world.blocking(early.load, "model", None, {})
+    for frontend in (early, late):
+        model = world.run(once_loaded(lambda frontend=frontend: frontend.find("model")))
+        assert (model.task.task.word, model.task.task.words) == ("old", "old words")
+        assert model.task.task.context.folder == folder
