@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 _STAMP_FROM = 946_684_800  # 2000-01-01; stamps are within the 17 years that follow
 _OLD_SECS = 7 * 86400.0  # after which an abandoned download is deleted
+_UNPACKING_SECS = 6 * 3600.0  # after which a source has given up what it began
 _PARTS = ("records", "blobs", "partial", "locks", "listings", "servers", "sources")
 
 
@@ -235,8 +236,18 @@ class RepositoryCache:
             logger.info("repository cache: %d files deleted (%s bytes)", count, f"{freed:,}")
 
     def _delete_abandoned(self) -> None:
-        """Delete downloads that nobody has continued for days."""
-        before = time.time() - _OLD_SECS
+        """Delete downloads that nobody has continued for days, and what sources have unpacked.
+
+        Its contents are in the cache, too, where they count as used while there is another link.
+        """
+        now = time.time()
+        for path in (self.folder / "sources").glob("*/*"):
+            with contextlib.suppress(OSError):
+                if path.name.startswith("new-") and path.stat().st_mtime > now - _UNPACKING_SECS:
+                    continue
+                renamed = path.rename(self.temporary())  # never seen half deleted
+                shutil.rmtree(renamed, ignore_errors=True)
+        before = now - _OLD_SECS
         for path in (self.folder / "partial").iterdir():
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before:

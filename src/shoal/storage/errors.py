@@ -6,6 +6,7 @@ StorageError
 ├── StorageRefused      the credentials are missing, wrong or not sufficient (401, 403)
 ├── ObjectMissing       no such bucket, container, repository or file (404)
 ├── ObjectChanged       a file was replaced while it was read: list again
+├── ContentRefused      an archive or a hub's repository must not or cannot be used as models
 ├── ObjectDamaged       a file has not the size or the checksum that it should have
 └── CacheUnusable       the cache folder cannot be written: the disk is full, it is read-only ...
 
@@ -51,6 +52,10 @@ class ObjectMissing(StorageError):
 
 class ObjectChanged(StorageError):
     """A file is not the one that was listed."""
+
+
+class ContentRefused(StorageError):
+    """What is there is whole, and is no models, or must not become files of this machine."""
 
 
 class ObjectDamaged(StorageError):
