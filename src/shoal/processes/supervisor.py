@@ -365,6 +365,11 @@ class Supervisor:
         """The actual port, once it listens."""
         return self.options.metrics_port
 
+    @property
+    def engine_pid(self) -> int:
+        """The number of the engine process; 0 while there is none."""
+        return 0 if self._engine is None else self._engine.pid
+
     def reload(self) -> None:
         """SIGHUP: every process reads its files again."""
         if self._log is not None:

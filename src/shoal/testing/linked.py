@@ -54,6 +54,12 @@ class ServerOfProcesses:
             return max(0, getattr(self._supervisor.options, name))  # below 0: not opened
         raise unittest.SkipTest(f"looks at {name}, which is in another process")
 
+    @property
+    def engine_pid(self) -> int:
+        """The process that has the models."""
+        assert self._supervisor is not None
+        return self._supervisor.engine_pid
+
     async def start(self) -> None:
         """See `Server`."""
         self._supervisor = Supervisor(self.options, 2)

@@ -215,6 +215,12 @@ class RunningServer:
                 return float(value)
         return None
 
+    @property
+    def engine_pid(self) -> int:
+        """The process that runs models, unless they have processes of their own."""
+        server = self.server
+        return server.engine_pid if isinstance(server, ServerOfProcesses) else os.getpid()
+
     def model(self, name: str, version: int = -1) -> ServedModel:
         """The model inside the server, for what clients cannot see."""
         return self.server.repository.find(name, version)

@@ -111,7 +111,7 @@ def test_models_share_code_and_no_state(server, names):
     assert seen[1] == seen[0] + 1
     other = ask(server, names[1])
     assert (other["seen"], other["greeting"]) == (1, "hello")
-    assert (other["pid"] == os.getpid()) == names[1].startswith("thread")
+    assert (other["pid"] == server.engine_pid) == names[1].startswith("thread")
 
 
 def test_loading_again_takes_over_changes_of_the_backend(server, places):
@@ -174,7 +174,7 @@ def test_settings_of_python_and_of_the_backend(places, tmp_path):
         with running_server(
             tmp_path, backend_config=settings, backend_directory=str(places / "backends")
         ) as running:
-            assert (ask(running, "m")["pid"] == os.getpid()) == on_thread
+            assert (ask(running, "m")["pid"] == running.engine_pid) == on_thread
 
 
 def test_check_knows_them(places, capsys):

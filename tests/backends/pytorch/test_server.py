@@ -222,7 +222,7 @@ def test_unloading_gives_the_memory_back(server, repository, form):
         )
     del model
     gc.collect()  # what others left behind must not go while we measure
-    resident = psutil.Process().memory_info
+    resident = psutil.Process(server.engine_pid).memory_info
     before = resident().rss
     assert server.load(folder.name).status == 200
     answer = Infer().add("x", np.float32([1, 2])).send(server, folder.name)
