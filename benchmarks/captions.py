@@ -78,7 +78,8 @@ def make(folder: Path, tokens: int) -> Task:
     import torch
 
     torch.set_num_threads(1)
-    from shoal.export.folder import ExportOptions, export_blip
+    from shoal.export.exporting import export
+    from shoal.export.writing import ExportOptions
     from tests.support.text_generators import BlipSize, blip_checkpoint
 
     size = BlipSize(
@@ -95,8 +96,8 @@ def make(folder: Path, tokens: int) -> Task:
     )
     with tempfile.TemporaryDirectory() as checkpoint:
         model = blip_checkpoint(Path(checkpoint), size)
-        export_blip(Path(checkpoint), folder / "captions", ExportOptions())
-        export_blip(Path(checkpoint), folder / "single", ExportOptions(single_file=True))
+        export(checkpoint, folder / "captions")
+        export(checkpoint, folder / "single", options=ExportOptions(single_file=True))
     plain = folder / "plain" / "1"
     plain.mkdir(parents=True)
     (plain / "model.onnx").hardlink_to(folder / "single" / "1" / "model.onnx")

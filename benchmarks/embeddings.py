@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.load_check import read_response
 from benchmarks.machine import describe
 from benchmarks.serving import Server, serve
-from shoal.export.sentence_embedding import export
+from shoal.export.exporting import export
 
 SEED = 4
 WORDS = "a shoal of small fish swims past the old boat and nobody on board looks up".split()  # noqa: SIM905 - a sentence

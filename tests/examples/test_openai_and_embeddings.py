@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.export.sentence_embedding import export
+from shoal.export.exporting import export
 from shoal.testing.server import running_server
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"

@@ -40,15 +40,16 @@ def checkpoints(tmp_path_factory):
 @pytest.fixture(scope="session")
 def repository(checkpoints, tmp_path_factory):
     """Both of them as models, BLIP in one file too, and as the ancestor's config has it."""
-    from shoal.export.folder import ExportOptions, export_blip, export_gpt2
+    from shoal.export.exporting import export
+    from shoal.export.writing import ExportOptions
 
     folder = tmp_path_factory.mktemp("models")
     blip = checkpoints.folder / "blip"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        export_blip(blip, folder / "captions", ExportOptions())
-        export_blip(blip, folder / "single", ExportOptions(single_file=True))
-        export_gpt2(checkpoints.folder / "gpt2", folder / "gpt2", ExportOptions())
+        export(blip, folder / "captions")
+        export(blip, folder / "single", options=ExportOptions(single_file=True))
+        export(checkpoints.folder / "gpt2", folder / "gpt2")
     return folder
 
 

@@ -99,10 +99,10 @@ def test_a_checkpoint_without_tokenizer_json_but_with_words(export, blip, tmp_pa
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (shutil.rmtree, "there is no folder"),
+        (shutil.rmtree, "neither a folder, nor a wheel"),
         (lambda blip: (blip / "config.json").unlink(), "there is no config.json"),
         (lambda blip: (blip / "config.json").write_text("{"), "cannot be read"),
-        (lambda blip: (blip / "config.json").write_text("[]"), "must hold a JSON object"),
+        (lambda blip: (blip / "config.json").write_text("[]"), "holds no checkpoint"),
         (
             lambda blip: change(blip / "config.json", architectures=["BertModel"]),
             "holds a BertModel; this export is for BlipForConditionalGeneration",
@@ -159,7 +159,7 @@ def test_help(export):
     for words in ((), ("--help",)):
         code, printed = export(*words)
         assert code == 0
-        assert "shoal export KIND CHECKPOINT_FOLDER OUTPUT_MODEL_FOLDER" in printed
+        assert "shoal export [KIND] CHECKPOINT OUTPUT_MODEL_FOLDER" in printed
 
 
 def test_an_unknown_activation():

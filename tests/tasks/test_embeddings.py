@@ -10,7 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from shoal.export.sentence_embedding import export
+from shoal.export.exporting import export
+from shoal.export.writing import ExportOptions
 from shoal.testing.server import running_server
 from tests.support import onnx_models
 from tests.support.client import Infer, outputs
@@ -33,6 +34,8 @@ def repository(tmp_path_factory):
         made = export(str(checkpoint), folder / f"{pooling}_on_server")
         settings = {"output": "last_hidden_state", "pooling": pooling, "max_length": MAX_LENGTH}
         (made / "task.json").write_text(json.dumps(settings))
+    options = ExportOptions(prompts={"query": "red fish ", "passage": "the "})
+    export(str(checkpoint), folder / "with_prompts", options=options)
     plain = export(str(checkpoint), folder / "not_normalised")
     settings = {"output": "last_hidden_state", "normalise": False, "max_characters": 1000}
     (plain / "task.json").write_text(json.dumps({**settings, "max_texts": 5}))
@@ -318,3 +321,33 @@ def test_real_weights_agree_with_sentence_transformers(real):
     assert answer.json["truncated"] == [2]
     found = vectors(answer)[: len(REFERENCE)]
     assert np.allclose(found[:, [0, 1, 2, 3, 4, 5, -2, -1]], list(REFERENCE.values()), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [("query", "red fish "), ("search_query", "red fish "), ("document", "the "), (None, "")],
+)
+def test_what_a_text_is_for_is_written_before_it(running, name, prefix):
+    (wanted,) = vectors(embed(running, text=f"{prefix}boat"))
+    for path, body, key in (
+        ("/v2/models/with_prompts/embed", {"texts": ["boat"], "prompt_name": name}, "embeddings"),
+        ("/v1/embeddings", {"model": "with_prompts", "input": "boat", "input_type": name}, "data"),
+    ):
+        answer = running.post(path, {key: value for key, value in body.items() if value})
+        assert answer.status == 200, answer
+        (found,) = answer.json[key]
+        assert np.allclose(found["embedding"] if key == "data" else found, wanted, atol=1e-6)
+
+
+def test_a_prompt_that_the_model_does_not_have(running):
+    answer = embed(running, "with_prompts", text="boat", prompt_name="summary")
+    assert (answer.status, "it has query, passage" in answer.error) == (400, True)
+
+
+def test_as_text_embeddings_inference_has_it(running):
+    wanted = vectors(embed(running, texts=["boat", "sea"]))
+    assert np.allclose(embed(running, inputs=["boat", "sea"]).json, wanted)
+    assert np.allclose(embed(running, inputs="boat").json, wanted[:1])
+    raw = np.array(embed(running, "mean_on_server", inputs="boat", normalize=False).json)
+    assert np.allclose(raw / np.linalg.norm(raw), wanted[:1], atol=1e-6)
+    assert not np.allclose(raw, wanted[:1])

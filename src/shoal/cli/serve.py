@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.cli import arguments, demo, vertex_ai
@@ -48,8 +50,11 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
 
 
 def with_repositories(options: Options, program: str, *, paths: bool = True) -> Options:
-    """`options` with the demo models if requested. Raises OptionError when there is nothing to
-    serve."""
+    """`options` with the demo models if requested, and with exported models in place of
+    checkpoints. Raises OptionError when there is nothing to serve, and errors of an export."""
+    paths_given = tuple(_exported(path, options) for path in options.model_repository)
+    if paths_given != options.model_repository:
+        options = replace(options, model_repository=paths_given)
     if options.demo:
         return replace(options, model_repository=(*options.model_repository, demo.repository()))
     if not options.model_repository:
@@ -59,3 +64,18 @@ def with_repositories(options: Options, program: str, *, paths: bool = True) -> 
             f"'{program} {path}', or try '{program} --demo'"
         )
     return options
+
+
+def _exported(path: str, options: Options) -> str:
+    """The path of a repository; that of the exported model where it is a checkpoint's folder."""
+    if not Path(path, "config.json").is_file():  # as almost always: nothing is imported for it
+        return path
+    from shoal.export.cache import exported_repository, is_checkpoint
+
+    if not is_checkpoint(Path(path)):
+        return path
+
+    def note(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    return str(exported_repository(Path(path), options.checkpoint_cache, note))

@@ -1,5 +1,5 @@
 """From a checkpoint on disk to a model folder that Shoal serves.
 
-Imported by `shoal export` alone. Captions and texts need torch, transformers and onnx; sentence
-embeddings need onnx.
+Imported by `shoal export` and `shoal serve CHECKPOINT` alone. Most kinds need torch, transformers
+and onnx; embeddings of the BERT family need onnx.
 """

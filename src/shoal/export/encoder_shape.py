@@ -43,14 +43,7 @@ class EncoderShape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> EncoderShape:
-        """Raises Unsupported for what is not a BERT, InvalidArgument for what lacks a size."""
-        kind = config.get("model_type")
-        if kind not in MODEL_TYPES:
-            raise Unsupported(
-                f"config.json: model_type is {kind!r}; encoders of the types "
-                f"{', '.join(sorted(MODEL_TYPES))} are written from their weights. For others "
-                f"put an ONNX file of the encoder into the folder, as onnx/model.onnx"
-            )
+        """For MODEL_TYPES. Raises Unsupported, or InvalidArgument where a size is missing."""
         places = config.get("position_embedding_type", "absolute")
         activation = config.get("hidden_act", "gelu")
         if places != "absolute" or activation not in _ACTIVATIONS:

@@ -8,20 +8,19 @@ How sentences are pooled and how long they may be is read from the checkpoint's 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-import orjson
-
-from shoal.errors import AlreadyExists, InvalidArgument, Unsupported
-from shoal.export.encoder_shape import EncoderShape, longest_text
-from shoal.export.source import checkpoint_folder, read_json
-
-MAX_BATCH_SIZE = 32
+from shoal.errors import InvalidArgument, Unsupported
+from shoal.export.checkpoint import Checkpoint
+from shoal.export.encoder_shape import MODEL_TYPES, EncoderShape, longest_text
+from shoal.export.source import read_json
+from shoal.export.texts import text_config, write_encoder
+from shoal.export.writing import ExportOptions, write_json
 
 _WEIGHTS = "model.safetensors"
 _TOKENIZER = "tokenizer.json"
@@ -37,17 +36,26 @@ _POOLINGS = {
     "cls": "cls",
     "max": "max",
 }
-
-_CONFIG = """\
-# {source}: texts to vectors. Texts of similar length share a batch.
-backend: "onnxruntime"
-max_batch_size: {rows}
-dynamic_batching {{ }}
-parameters {{ key: "task" value {{ string_value: "sentence-embedding" }} }}
-parameters {{ key: "padding" value {{ string_value: "{fillers}" }} }}
-parameters {{ key: "batch_by_shape" value {{ string_value: "true" }} }}
-parameters {{ key: "batch_by_shape_bucket" value {{ string_value: "{buckets}" }} }}
-"""
+# Encoders that torch writes, with transformers; those of MODEL_TYPES need neither.
+TRACED_TYPES = frozenset(
+    ("albert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "modernbert", "mpnet")
+)
+# What is written before texts, for published checkpoints whose files do not say it.
+_CONVENTIONS = (
+    (r"\be5-(small|base|large)(?!.*instruct)", {"query": "query: ", "passage": "passage: "}),
+    (
+        r"\bbge-(small|base|large)-en",
+        {"query": "Represent this sentence for searching relevant passages: ", "passage": ""},
+    ),
+    (
+        r"\bbge-(small|base|large)-zh",
+        {
+            "query": "\u4e3a\u8fd9\u4e2a\u53e5\u5b50\u751f\u6210\u8868\u793a\u4ee5\u7528\u4e8e"
+            "\u68c0\u7d22\u76f8\u5173\u6587\u7ae0\uff1a",
+            "passage": "",
+        },
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,72 +65,57 @@ class Recipe:
     pooling: str
     normalise: bool
     max_length: int
+    prompts: Mapping[str, str]
+    default_prompt: str
 
 
-def export(source: str, output: Path, *, max_batch_size: int = MAX_BATCH_SIZE) -> Path:
-    """Write the model's folder, `output`; its path. Complete or not at all.
-
-    Raises AlreadyExists where `output` has something in it, and what is wrong with the source.
-    """
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise AlreadyExists(f"'{output}' is not empty; name a folder that does not exist yet")
-    with checkpoint_folder(source) as folder:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-        try:
-            _fill(folder, made, Path(source).name, max_batch_size)
-            made.chmod(0o755)
-            if output.is_dir():
-                output.rmdir()
-            made.rename(output)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
-    return output
-
-
-def _fill(folder: Path, made: Path, source: str, rows: int) -> None:
-    config: Mapping[str, Any] = read_json(folder / "config.json")
-    tokenizer = read_json(folder / _TOKENIZER)
+def write_embedding(checkpoint: Checkpoint, folder: Path, options: ExportOptions) -> None:
+    """Vectors for texts. Raises a ShoalError."""
+    source, config = checkpoint.folder, checkpoint.config
+    tokenizer = read_json(source / _TOKENIZER)
     if not isinstance(tokenizer, dict):
         raise InvalidArgument(
-            f"there is no {_TOKENIZER} in '{source}': save the tokenizer with its fast version"
+            f"there is no {_TOKENIZER} in '{checkpoint.name}': save the tokenizer with its fast "
+            f"version"
         )
-    recipe = read_recipe(folder, config, tokenizer)
-    (made / "1").mkdir()
-    model = made / "1" / "model.onnx"
-    ready = next((folder / name for name in _READY_MADE if (folder / name).is_file()), None)
+    recipe = read_recipe(checkpoint, tokenizer)
+    (folder / "1").mkdir()
+    model = folder / "1" / "model.onnx"
+    ready = next((source / name for name in _READY_MADE if (source / name).is_file()), None)
+    settings: dict[str, Any] = {}
     if ready is not None:
         shutil.copyfile(ready, model)
         fillers, settings = "true", {"pooling": recipe.pooling}
+    elif config.get("model_type") in TRACED_TYPES:
+        fillers = _write_traced(checkpoint, recipe, model)
     else:
-        _write_model(folder, config, recipe, model)
+        _write_model(source, config, recipe, model)
         fillers = f"input_ids={int(config.get('pad_token_id') or 0)}, attention_mask=0"
-        settings = {}
-    (made / _TOKENIZER).write_bytes(
-        # What it was trained with, whole: how long texts may be is a setting of the task.
-        orjson.dumps({**tokenizer, "truncation": None, "padding": None})
+    (folder / _TOKENIZER).write_bytes(checkpoint.tokenizer_json())
+    settings |= {"normalise": recipe.normalise, "max_length": recipe.max_length}
+    prompts = dict(options.prompts) or dict(recipe.prompts)
+    if prompts:
+        settings["prompts"] = prompts
+    if recipe.default_prompt in prompts:
+        settings["default_prompt"] = recipe.default_prompt
+    write_json(folder / "task.json", settings)
+    text = text_config(
+        checkpoint.name,
+        "texts to vectors",
+        "sentence-embedding",
+        options.max_batch_size,
+        fillers,
+        recipe.max_length,
     )
-    answer = {**settings, "normalise": recipe.normalise, "max_length": recipe.max_length}
-    (made / "task.json").write_bytes(orjson.dumps(answer, option=orjson.OPT_INDENT_2) + b"\n")
-    buckets = ", ".join(map(str, length_buckets(recipe.max_length)))
-    text = _CONFIG.format(source=source, rows=rows, fillers=fillers, buckets=buckets)
-    (made / "config.pbtxt").write_text(text, encoding="utf-8")
+    (folder / "config.pbtxt").write_text(text, encoding="utf-8")
     for name in _LICENCES:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, made / name)
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
 
 
-def length_buckets(longest: int) -> list[int]:
-    """The bounds of lengths that share a batch, two per octave: at most a third is padding."""
-    ends = [8]
-    while ends[-1] < longest:
-        ends.append(ends[-1] * 3 // 2 if ends[-1] & (ends[-1] - 1) == 0 else ends[-1] * 4 // 3)
-    return ends
-
-
-def read_recipe(folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Recipe:
+def read_recipe(checkpoint: Checkpoint, tokenizer: Mapping[str, Any]) -> Recipe:
     """How the checkpoint makes vectors. Unsupported for a way that is not offered here."""
+    folder, config = checkpoint.folder, checkpoint.config
     modules: Sequence[Mapping[str, Any]] = read_json(folder / "modules.json", [])
     places = {str(m.get("type", "")).rpartition(".")[2]: str(m.get("path", "")) for m in modules}
     others = [kind for kind in places if kind not in _MODULES]
@@ -131,15 +124,34 @@ def read_recipe(folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str,
             f"modules.json: '{others[0]}' is not written; a sentence is made by "
             f"{', '.join(_MODULES)} here"
         )
-    pooling = _pooling(read_json(folder / places.get("Pooling", "1_Pooling") / "config.json", {}))
+    said = read_json(folder / places.get("Pooling", "1_Pooling") / "config.json", {})
+    prompts, default = _prompts(checkpoint)
+    if said.get("include_prompt") is False and any(prompts.values()):
+        raise Unsupported(
+            "the checkpoint leaves its prompts out of the pooling (include_prompt is false), which "
+            "is not offered here"
+        )
     told = read_json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
     trained = (tokenizer.get("truncation") or {}).get("max_length")
     longest = longest_text(config)
     return Recipe(
-        pooling,
+        _pooling(said),
         normalise="Normalize" in places or not modules,
         max_length=min(int(told or trained or longest), longest),
+        prompts=prompts,
+        default_prompt=default,
     )
+
+
+def _prompts(checkpoint: Checkpoint) -> tuple[Mapping[str, str], str]:
+    """What is written before texts, by name, and the default name."""
+    said = checkpoint.optional_json("config_sentence_transformers.json")
+    prompts = said.get("prompts")
+    if isinstance(prompts, dict) and any(prompts.values()):
+        known = {str(name): str(text) for name, text in prompts.items()}
+        return known, str(said.get("default_prompt_name") or "")
+    names = f"{checkpoint.name} {checkpoint.config.get('_name_or_path', '')}".lower()
+    return next((found for words, found in _CONVENTIONS if re.search(words, names)), {}), ""
 
 
 def _pooling(said: Mapping[str, Any]) -> str:
@@ -160,6 +172,12 @@ def _write_model(folder: Path, config: Mapping[str, Any], recipe: Recipe, model:
         from shoal.export import encoder
     except ImportError as error:
         raise Unsupported(f"writing the model needs onnx ({error}): {_NEEDED}") from error
+    if config.get("model_type") not in MODEL_TYPES:
+        raise Unsupported(
+            f"config.json: model_type is {config.get('model_type')!r}; encoders of the types "
+            f"{', '.join(sorted(MODEL_TYPES | TRACED_TYPES))} are written. For others put an ONNX "
+            f"file of the encoder into the folder, as {_READY_MADE[0]}"
+        )
     from shoal.export.safetensors import read_weights
 
     if not (folder / _WEIGHTS).is_file():
@@ -173,3 +191,33 @@ def _write_model(folder: Path, config: Mapping[str, Any], recipe: Recipe, model:
         normalise=recipe.normalise,
     )
     model.write_bytes(built.SerializeToString())
+
+
+def _write_traced(checkpoint: Checkpoint, recipe: Recipe, path: Path) -> str:
+    """Write the encoder by torch; returns the padding of its inputs."""
+    encoder = checkpoint.load("AutoModel")
+    import torch
+
+    class Sentence(torch.nn.Module):  # type: ignore[misc]
+        """The encoder and what makes one vector of its states."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, **inputs: Any) -> Any:
+            states = self.encoder(**inputs).last_hidden_state
+            shown = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
+            if recipe.pooling == "mean":
+                vectors = (states * shown).sum(1) / shown.sum(1)
+            elif recipe.pooling == "max":
+                vectors = (states + (shown - 1) * 1e9).amax(1)
+            else:
+                vectors = states[:, 0]
+            if recipe.normalise:
+                vectors = torch.nn.functional.normalize(vectors, dim=-1)
+            return vectors
+
+    return write_encoder(
+        encoder, path, {"sentence_embedding": {0: "batch"}}, forward=Sentence().eval()
+    )

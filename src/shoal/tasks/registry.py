@@ -25,6 +25,11 @@ BUILT_IN = MappingProxyType(
     {
         "image-classification": ("classify", "shoal.tasks.images.task:ImageClassification"),
         "image-to-text": ("caption", "shoal.tasks.captions.task:ImageToText"),
+        "rerank": ("rerank", "shoal.tasks.classification.rerank:Rerank"),
+        "text-classification": (
+            "predict",
+            "shoal.tasks.classification.texts:TextClassification",
+        ),
         "question-answering": ("answer", "shoal.tasks.questions.task:QuestionAnswering"),
         "sentence-embedding": ("embed", "shoal.tasks.embeddings.task:SentenceEmbedding"),
     }

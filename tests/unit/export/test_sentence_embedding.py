@@ -11,7 +11,8 @@ import pytest
 
 from shoal.cli.main import main
 from shoal.errors import AlreadyExists, InvalidArgument, NotFound, Unsupported
-from shoal.export.sentence_embedding import export
+from shoal.export.exporting import export
+from shoal.export.writing import ExportOptions
 from tests.support.encoders import LONGEST, encoder_checkpoint
 
 ROWS = [[2, 5, 6, 7, 3], [2, 9, 3, 0, 0], [2, 12, 3, 0, 0]]
@@ -72,7 +73,7 @@ def test_the_sentence_is_pooled_as_the_checkpoint_says(tmp_path, pooling, normal
 def test_what_is_written(tmp_path):
     checkpoint = encoder_checkpoint(tmp_path / "c", max_seq_length=20)
     (checkpoint / "README.md").write_text("whose it is")
-    folder = export(str(checkpoint), tmp_path / "models" / "encoder", max_batch_size=7)
+    folder = export(str(checkpoint), tmp_path / "models" / "encoder", options=ExportOptions(7))
     assert json.loads((folder / "task.json").read_text()) == {"normalise": True, "max_length": 20}
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     assert tokenizer["truncation"] is None
@@ -181,7 +182,7 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["a"], "the following arguments are required"),
+        (["a"], "expected a CHECKPOINT and an OUTPUT_MODEL_FOLDER"),
         (["a", "b", "--max-batch-size=0"], "expected a whole number from 1 to 4096"),
         (["no-such-package-anywhere", "b"], "neither a folder"),
     ],
@@ -191,6 +192,25 @@ def test_the_command_explains_mistakes(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_its_help_is_its_own(capsys):
-    assert main(["export", "sentence-embedding", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: shoal export sentence-embedding SOURCE")
+@pytest.mark.parametrize(
+    ("name", "said", "prompts"),
+    [
+        ("e5-small-v2", {}, {"query": "query: ", "passage": "passage: "}),
+        ("multilingual-e5-large-instruct", {}, None),
+        ("bge-base-en-v1.5", {}, ["query", "passage"]),
+        ("minilm", {}, None),
+        (
+            "e5-base",
+            {"prompts": {"query": "q: "}, "default_prompt_name": "query"},
+            {"query": "q: "},
+        ),
+    ],
+)
+def test_prompts_are_those_of_the_checkpoint_or_of_its_family(tmp_path, name, said, prompts):
+    checkpoint = encoder_checkpoint(tmp_path / name)
+    (checkpoint / "config_sentence_transformers.json").write_text(json.dumps(said))
+    made = export(checkpoint, tmp_path / "made")
+    settings = json.loads((made / "task.json").read_text())
+    found = settings.get("prompts")
+    assert (list(found) if isinstance(prompts, list) else found) == prompts
+    assert settings.get("default_prompt") == said.get("default_prompt_name")

@@ -133,10 +133,17 @@ class Options:
 
     model_repository: tuple[str, ...] = _repository(
         (),
-        "Folder with one folder per model, Python file with functions, or model file; the same "
-        "as a PATH on the command line.",
+        "Folder with one folder per model, Python file with functions, model file, or checkpoint "
+        "folder of transformers; the same as a PATH on the command line.",
         form="<path>",
         aliases=("--model-store",),
+        empty=False,
+    )
+    checkpoint_cache: str = _repository(
+        "",
+        "Folder in which the models are kept that are made from checkpoints on their first use "
+        "[default: ~/.cache/shoal/checkpoints].",
+        form="<path>",
         empty=False,
     )
     model_control_mode: str = _repository(

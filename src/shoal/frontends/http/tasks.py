@@ -74,7 +74,7 @@ class TaskRoutes:
     )
     @_task(
         f"POST {MODEL_VERSION}/{{operation}}",
-        summary="Call a model's task: classify, answer, caption, embed, or one of your own",
+        summary="Call a model's task: classify, answer, embed, predict, rerank or another one",
         description="A form with files, JSON, or the bytes of a file. Values may be in the query. "
         "With `stream=true`, where a task supports it, an event for each piece.",
     )

@@ -17,9 +17,9 @@ from shoal.tasks.base import Task, TaskContext
 from shoal.tasks.gather import gather_or_cancel
 from shoal.tasks.images import nvjpeg
 from shoal.tasks.images.many import SentPhoto, outcomes, prepare_on_gpu
-from shoal.tasks.images.ranking import Ranking
 from shoal.tasks.images.rows import ImageRows
 from shoal.tasks.images.sent import MOST_IMAGES, images_of, titles
+from shoal.tasks.ranking import Ranking
 from shoal.tasks.request import TaskRequest
 
 _RANKED_AT_ONCE = 64

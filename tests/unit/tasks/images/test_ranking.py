@@ -8,7 +8,7 @@ import pytest
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import ConfigError, Internal
-from shoal.tasks.images.ranking import Ranking
+from shoal.tasks.ranking import Ranking
 
 
 def output(name="scores", dims=(3,), datatype=dtypes.FP32, labels=()):
@@ -106,10 +106,10 @@ def test_which_output(settings, tmp_path):
     [
         ((output("a"), output("b")), {}, "2 outputs. Write which one has the scores: a, b"),
         ((output("a"),), {"output": "b"}, "there is no output 'b'. Write one of a"),
-        ((output(dims=(7, 8)),), {}, "a classifier returns one row of scores per image"),
+        ((output(dims=(7, 8)),), {}, "a classifier returns one row of scores per input"),
         ((output(datatype=dtypes.BYTES),), {}, "a classifier returns scores"),
         ((output(),), {"top": 4}, "Write a whole number from 1 to 3"),
-        ((output(),), {"scores": "log"}, "Write one of auto, softmax, as-is"),
+        ((output(),), {"scores": "log"}, "Write one of auto, softmax, sigmoid, as-is"),
         ((output(),), {"labels": "none.txt"}, "there is no file 'none.txt'"),
         ((output(),), {"labels": "two.txt"}, "there are 2 labels, and output 'scores' has 3"),
         ((output(),), {"labels": "odd.txt"}, "Write one label per line, as UTF-8"),
@@ -127,5 +127,5 @@ def test_what_are_no_scores(settings, tmp_path):
     made = ranking(settings, tmp_path)
     with pytest.raises(Internal, match="contains scores that are not finite"):
         best(made, [1, float("nan"), 2])
-    with pytest.raises(Internal, match="not one row of classes for each of 1 images"):
+    with pytest.raises(Internal, match="not one row of classes for each of 1 inputs"):
         best(made, [1, 2, 3, 4])

@@ -1,4 +1,4 @@
-// Forms for models with a task: a photo, a question, a caption, sentences.
+// Forms for models with a task: a photo, a question, a caption, sentences, documents.
 //
 // The task is in the model's config (`parameters.task`); its operation is the last part of the
 // path that the form sends to. An unknown task gets a field for JSON.
@@ -19,6 +19,8 @@ const FORMS = {
   "question-answering": answerForm,
   "image-to-text": captionForm,
   "sentence-embedding": embedForm,
+  "text-classification": predictForm,
+  rerank: rerankForm,
 };
 
 /** The task of a model's config, or an empty text. */
@@ -192,7 +194,47 @@ function captionForm(model) {
   });
 }
 
-// ---- questions
+// ---- texts
+
+/** A form that sends a JSON document and draws the response. */
+function textForm(model, { verb, title, hint, button, controls, document, shown, draw }) {
+  const form = h(
+    "form",
+    { class: "try-form" },
+    controls,
+    h("div", { class: "actions" }, h("button", { class: "primary" }, button)),
+  );
+  const bench = workbench(model, {
+    verb,
+    title,
+    hint,
+    controls: form,
+    lines: (shared) => ({
+      curl: curlJson({ ...shared, document: document() }),
+      python: pythonTask({ ...shared, source: pythonJson(document()), shown }),
+    }),
+  });
+  form.addEventListener("input", () => bench.refresh());
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const asked = document();
+    bench.run(async (path, signal) => {
+      const found = await askJson(`${path}/${verb}`, {
+        method: "POST",
+        body: JSON.stringify(asked),
+        headers: { "Content-Type": "application/json" },
+        signal,
+      });
+      return draw(found, asked);
+    });
+  });
+  return bench.element;
+}
+
+/** The lines of a text area that are not empty. */
+function lines(area) {
+  return area.value.split("\n").filter((line) => line.trim());
+}
 
 function answerForm(model) {
   const text = h("textarea", { rows: 7, value: PASSAGE, maxlength: 100000 });
@@ -201,43 +243,16 @@ function answerForm(model) {
     value: "When are fish called a school?",
     autocomplete: "off",
   });
-  const form = h(
-    "form",
-    { class: "try-form" },
-    field("Text", text),
-    field("Question", question),
-    h("div", { class: "actions" }, h("button", { class: "primary" }, "Ask")),
-  );
-  const document = () => ({ text: text.value, question: question.value });
-  const bench = workbench(model, {
+  return textForm(model, {
     verb: "answer",
     title: "Question about a text",
     hint: "Ask a question: the answer is marked in the text.",
-    controls: form,
-    lines: (shared) => ({
-      curl: curlJson({ ...shared, document: document() }),
-      python: pythonTask({
-        ...shared,
-        source: pythonJson(document()),
-        shown: 'print(found["answer"], found["score"])',
-      }),
-    }),
+    button: "Ask",
+    controls: [field("Text", text), field("Question", question)],
+    document: () => ({ text: text.value, question: question.value }),
+    shown: 'print(found["answer"], found["score"])',
+    draw: (found, asked) => answerDrawn(found, asked.text),
   });
-  form.addEventListener("input", () => bench.refresh());
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const asked = document();
-    bench.run(async (path, signal) => {
-      const found = await askJson(`${path}/answer`, {
-        method: "POST",
-        body: JSON.stringify(asked),
-        headers: { "Content-Type": "application/json" },
-        signal,
-      });
-      return answerDrawn(found, asked.text);
-    });
-  });
-  return bench.element;
 }
 
 /** The answer marked in the text; the best candidate if the score is below the threshold. */
@@ -254,46 +269,20 @@ function answerDrawn({ answer, score, start, end, best }, text) {
   ];
 }
 
-// ---- sentences
-
 function embedForm(model) {
   const text = h("textarea", {
     rows: 5,
     value: "A shoal of fish swims by.\nMany fish swim together.\nThe train leaves at noon.",
   });
-  const form = h(
-    "form",
-    { class: "try-form" },
-    field("Sentences", text, "One per line."),
-    h("div", { class: "actions" }, h("button", { class: "primary" }, "Embed")),
-  );
-  const texts = () => text.value.split("\n").filter((line) => line.trim());
-  const bench = workbench(model, {
+  return textForm(model, {
     verb: "embed",
     title: "Sentences",
     hint: "Send some sentences: their similarity appears here.",
-    controls: form,
-    lines: (shared) => ({
-      curl: curlJson({ ...shared, document: { texts: texts() } }),
-      python: pythonTask({
-        ...shared,
-        source: pythonJson({ texts: texts() }),
-        shown: 'for vector in found["embeddings"]:\n    print(len(vector), vector[:4])',
-      }),
-    }),
-  });
-  form.addEventListener("input", () => bench.refresh());
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    const asked = texts();
-    bench.run(async (path, signal) => {
-      const found = await askJson(`${path}/embed`, {
-        method: "POST",
-        body: JSON.stringify({ texts: asked }),
-        headers: { "Content-Type": "application/json" },
-        signal,
-      });
-      const vectors = found.embeddings;
+    button: "Embed",
+    controls: field("Sentences", text, "One per line."),
+    document: () => ({ texts: lines(text) }),
+    shown: 'for vector in found["embeddings"]:\n    print(len(vector), vector[:4])',
+    draw({ embeddings: vectors }) {
       return [
         vectors.length > 1 && [
           h("h3", {}, "Similarity"),
@@ -306,9 +295,48 @@ function embedForm(model) {
         h("h3", {}, "Embeddings ", h("small", {}, `${vectors.length} × ${vectors[0].length}`)),
         heatMap(vectors.flat(), [vectors.length, vectors[0].length], "the embeddings"),
       ];
-    });
+    },
   });
-  return bench.element;
+}
+
+function predictForm(model) {
+  const text = h("textarea", { rows: 4, value: "What a fine day to be a fish." });
+  return textForm(model, {
+    verb: "predict",
+    title: "Texts",
+    hint: "Send some texts: their labels appear here.",
+    button: "Classify",
+    controls: field("Texts", text, "One per line."),
+    document: () => ({ texts: lines(text) }),
+    shown: 'for text in found["texts"]:\n    print(text["labels"][0])',
+    draw: (found, asked) =>
+      found.texts.map(({ labels }, at) => bars(labels, found.texts.length > 1 ? asked.texts[at] : "")),
+  });
+}
+
+function rerankForm(model) {
+  const query = h("input", { type: "text", value: "How do fish find food?", autocomplete: "off" });
+  const text = h("textarea", {
+    rows: 5,
+    value: "A shoal finds food sooner.\nThe train leaves at noon.\nHerring eat plankton.",
+  });
+  return textForm(model, {
+    verb: "rerank",
+    title: "A query and documents",
+    hint: "Send a query: the documents appear here, the best first.",
+    button: "Rank",
+    controls: [field("Query", query), field("Documents", text, "One per line.")],
+    document: () => ({ query: query.value, documents: lines(text) }),
+    shown: 'for result in found["results"]:\n    print(result["relevance_score"], result["index"])',
+    draw: (found, asked) =>
+      bars(
+        found.results.map(({ index, relevance_score: score }) => ({
+          label: asked.documents[index],
+          score,
+        })),
+        "",
+      ),
+  });
 }
 
 /** The cosine of the angle between two vectors. */

@@ -41,6 +41,9 @@ def read(fields: Fields) -> TaskRequest:
     if encoding not in _FORMATS:
         raise OpenAiError("'encoding_format' must be float or base64", "encoding_format")
     values["encoding_format"] = encoding
+    prompt = fields.get("prompt_name") or fields.get("input_type")  # extensions of other servers
+    if prompt is not None:
+        values["prompt_name"] = prompt
     if fields.get("dimensions") is not None:
         values["dimensions"] = fields.integer("dimensions", 1, lowest=1, highest=1_000_000)
     return TaskRequest(values=values)

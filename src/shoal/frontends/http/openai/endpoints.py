@@ -57,6 +57,27 @@ class OpenAiEndpoints:
         self._routes.embeddings(exchange, target)
 
     @_route(
+        "POST /v2/rerank",
+        api="inference",
+        name="cohere_rerank",
+        summary="As /v1/rerank, for Cohere's newer clients",
+        response="RerankResults",
+        request="RerankRequest",
+    )
+    @_route(
+        "POST /v1/rerank",
+        api="inference",
+        response="RerankResults",
+        request="RerankRequest",
+    )
+    def rerank(self, exchange: Exchange, target: Target) -> None:
+        """Documents in the order of a query, as clients of Cohere and Jina expect it.
+
+        For models with the task rerank.
+        """
+        self._routes.rerank(exchange, target)
+
+    @_route(
         "POST /v1/completions",
         api="inference",
         summary="Continue a text, in OpenAI's format",

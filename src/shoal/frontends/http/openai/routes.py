@@ -23,7 +23,7 @@ from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
-from shoal.frontends.http.openai import embeddings
+from shoal.frontends.http.openai import embeddings, reranking
 from shoal.frontends.http.openai.errors import OpenAiError, described, no_such_model, send_error
 from shoal.frontends.http.openai.fields import Fields
 from shoal.frontends.http.openai.generation import Generation, TextPiece
@@ -43,12 +43,14 @@ from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import serve_traced, trace_of
 from shoal.frontends.waiting import once_loaded
 from shoal.statistics.trace import CallSpan
+from shoal.tasks.request import TaskRequest
 from shoal.wire import json_text
 
 Found = TypeVar("Found")
 
 MOST_TEXTS = 128  # choices of one request
 _DONE = b"[DONE]"
+_OPERATIONS = frozenset((embeddings.OPERATION, reranking.OPERATION))
 
 
 class OpenAiRoutes:
@@ -71,7 +73,7 @@ class OpenAiRoutes:
             _catalogue_entry(model)
             for model in self._engine.newest_models()
             if exchange.caller is None or exchange.caller.may_use(model.name)
-            if _embeds(model) or self._as_text_model(model) is not None
+            if _has_task(model) or self._as_text_model(model) is not None
         ]
         send_json(exchange, {"object": "list", "data": listed})
 
@@ -81,7 +83,7 @@ class OpenAiRoutes:
 
     async def _describe(self, exchange: Exchange, name: str) -> None:
         model = await self._loaded(name, lambda: self._engine.find(name))
-        if not _embeds(model) and self._as_text_model(model) is None:
+        if not _has_task(model) and self._as_text_model(model) is None:
             raise no_such_model(name)
         send_json(exchange, _catalogue_entry(model))
 
@@ -93,23 +95,42 @@ class OpenAiRoutes:
         self._traced(exchange, target, fields, self._embed)
 
     async def _embed(self, exchange: Exchange, fields: Fields) -> None:
-        name = fields.model
         request = embeddings.read(fields)
+        try:
+            found = await self._performed(exchange, fields.model, embeddings.OPERATION, request)
+        except InvalidArgument as error:
+            raise _translated(error, embeddings.translated) from None
+        send_json(exchange, embeddings.response(found, fields.model))
+
+    def rerank(self, exchange: Exchange, target: Target) -> None:
+        """POST /v1/rerank."""
+        fields = Fields.of(exchange.request, self._options.max_input_bytes)
+        self._traced(exchange, target, fields, self._rank)
+
+    async def _rank(self, exchange: Exchange, fields: Fields) -> None:
+        request = reranking.read(fields)
+        try:
+            found = await self._performed(exchange, fields.model, reranking.OPERATION, request)
+        except InvalidArgument as error:
+            raise _translated(error, reranking.translated) from None
+        send_json(exchange, reranking.response(found, fields.model))
+
+    async def _performed(
+        self, exchange: Exchange, name: str, operation: str, request: TaskRequest
+    ) -> Any:
+        """The result of a model's task. Raises OpenAiError if it has another one."""
         await self._loaded(name, lambda: self._engine.find(name))
         try:
-            call = await self._loaded(name, lambda: self._engine.task(embeddings.OPERATION, name))
+            call = await self._loaded(name, lambda: self._engine.task(operation, name))
         except InvalidArgument as error:
             raise _of_model(error) from None
         trace = trace_of(exchange)
         if trace is not None:
             call.trace(trace)
         try:
-            found = await call.perform(request)
-        except InvalidArgument as error:
-            raise embeddings.translated(error) from None
+            return await call.perform(request)
         finally:
             call.leave()
-        send_json(exchange, embeddings.response(found, name))
 
     # ---- text
 
@@ -271,9 +292,9 @@ class OpenAiRoutes:
         return parameters
 
 
-def _embeds(model: EngineModel) -> bool:
-    """Whether a loaded model has the task of /v1/embeddings."""
-    return model.task is not None and model.task.operation == embeddings.OPERATION
+def _has_task(model: EngineModel) -> bool:
+    """Whether a loaded model has the task of one of these routes."""
+    return model.task is not None and model.task.operation in _OPERATIONS
 
 
 def _catalogue_entry(model: EngineModel) -> dict[str, Any]:
@@ -289,6 +310,12 @@ def _catalogue_entry(model: EngineModel) -> dict[str, Any]:
 def _of_model(error: InvalidArgument) -> OpenAiError:
     """The error for a model that does not exist or does not support the call."""
     return error if isinstance(error, OpenAiError) else OpenAiError(error.message, "model")
+
+
+def _translated(
+    error: InvalidArgument, translate: Callable[[InvalidArgument], OpenAiError]
+) -> OpenAiError:
+    return error if isinstance(error, OpenAiError) else translate(error)
 
 
 def _includes_usage(fields: Fields, *, stream: bool) -> bool:

@@ -95,6 +95,31 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
         },
         encoding_format=_text(enum=["float", "base64"]),
         dimensions=_integer("the length of each vector", minimum=1),
+        prompt_name=_text("what the texts are for: query, passage or another prompt of the model"),
+    ),
+    "RerankRequest": _object(
+        "model query documents",
+        model=_text(),
+        query=_text(),
+        documents=_array({"anyOf": [_text(), _object("text", text=_text())]}),
+        top_n=_integer("how many results to return", minimum=1),
+        return_documents=_BOOLEAN,
+    ),
+    "RerankResults": _object(
+        "id model results usage",
+        id=_text(),
+        model=_text(),
+        results=_array(
+            _object(
+                "index relevance_score",
+                index=_COUNT,
+                relevance_score={"type": "number"},
+                document=_object("text", text=_text()),
+            ),
+            "the best first",
+        ),
+        usage=_USAGE,
+        meta={"type": "object"},
     ),
     "OpenAiEmbeddings": _object(
         "object data model usage",

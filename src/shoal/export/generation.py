@@ -1,22 +1,19 @@
-"""Writing the folder of a model: graphs, tokenizer, task.json and config.pbtxt.
+"""Folders of models that generate text: BLIP for captions, GPT-2.
 
 blip checkpoint  -->  captions/ config.pbtxt task.json tokenizer.json 1/encoder.onnx 1/decoder.onnx
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from shoal.errors import AlreadyExists, Unsupported
+from shoal.errors import Unsupported
 from shoal.export.checkpoint import Checkpoint
+from shoal.export.writing import ExportOptions, write_json
+
+BLIP, GPT2 = "BlipForConditionalGeneration", "GPT2LMHeadModel"
 
 # What BLIP was trained with, for checkpoints without preprocessor_config.json.
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -48,59 +45,40 @@ parameters {{ key: "padding" value: {{ string_value: "true" }} }}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """The options of an export."""
-
-    max_sequences: int = 16
-    single_file: bool = False  # one ONNX file without past states, for clients with their own loop
-    overwrite: bool = False
-
-
-def export_blip(source: Path, target: Path, options: ExportOptions) -> list[Path]:
-    """Make the folder of a captioning model from a BLIP checkpoint; returns what was written.
-
-    Raises a ShoalError; then the target is as it was.
-    """
-    checkpoint = Checkpoint(source, "BlipForConditionalGeneration")
-    _check_target(target, options)
-    config, weights = _loaded(checkpoint)
+def write_blip(checkpoint: Checkpoint, folder: Path, options: ExportOptions) -> None:
+    """Captions for photos, from a BLIP checkpoint. Raises a ShoalError."""
+    checkpoint.expect(BLIP)
+    config, weights = checkpoint.weights(BLIP)
     from shoal.export.blip import Blip
 
     blip = Blip(config, weights)
     text, side = config.text_config, blip.vision.image_size
     task = {
-        **_image_settings(checkpoint, side),
+        **image_settings(checkpoint, side),
         **_generation_settings(checkpoint, stop=text.sep_token_id),
         "start_token": text.bos_token_id,
         "pad_token": text.pad_token_id,
+        "max_length": blip.text.positions,
     }
     tokenizer = checkpoint.tokenizer_json()
-
-    def write(folder: Path) -> None:
-        if options.single_file:
-            blip.single().save(folder / "1" / "model.onnx")
-            settings = _SINGLE.format(
-                rows=options.max_sequences, side=side, vocabulary=blip.text.vocabulary
-            )
-            task["max_length"] = blip.text.positions
-        else:
-            blip.encoder().save(folder / "1" / "encoder.onnx")
-            blip.decoder().save(folder / "1" / "decoder.onnx")
-            settings = _CONFIG.format(task=_TASK, rows=options.max_sequences)
-            task["max_length"] = blip.text.positions
-        _write_texts(folder, settings, task, tokenizer)
-
-    return _replace(target, write)
+    if options.single_file:
+        blip.single().save(folder / "1" / "model.onnx")
+        settings = _SINGLE.format(
+            rows=options.max_sequences, side=side, vocabulary=blip.text.vocabulary
+        )
+    else:
+        blip.encoder().save(folder / "1" / "encoder.onnx")
+        blip.decoder().save(folder / "1" / "decoder.onnx")
+        settings = _CONFIG.format(task=_TASK, rows=options.max_sequences)
+    _write_texts(folder, settings, task, tokenizer)
 
 
-def export_gpt2(source: Path, target: Path, options: ExportOptions) -> list[Path]:
-    """Make the folder of a text model from a GPT-2 checkpoint; as `export_blip`."""
-    checkpoint = Checkpoint(source, "GPT2LMHeadModel")
+def write_gpt2(checkpoint: Checkpoint, folder: Path, options: ExportOptions) -> None:
+    """Texts, from a GPT-2 checkpoint. Raises a ShoalError."""
+    checkpoint.expect(GPT2)
     if options.single_file:
         raise Unsupported("--single-file is for BLIP: GPT-2 is always one file with past states")
-    _check_target(target, options)
-    config, weights = _loaded(checkpoint)
+    config, weights = checkpoint.weights(GPT2)
     from shoal.export.gpt2 import Gpt2
 
     gpt2 = Gpt2(config, weights)
@@ -109,26 +87,11 @@ def export_gpt2(source: Path, target: Path, options: ExportOptions) -> list[Path
         "max_length": gpt2.positions,
     }
     tokenizer = checkpoint.tokenizer_json()
-
-    def write(folder: Path) -> None:
-        gpt2.decoder().save(folder / "1" / "decoder.onnx")
-        config_text = _CONFIG.format(task="", rows=options.max_sequences)
-        _write_texts(folder, config_text, settings, tokenizer)
-
-    return _replace(target, write)
+    gpt2.decoder().save(folder / "1" / "decoder.onnx")
+    _write_texts(folder, _CONFIG.format(task="", rows=options.max_sequences), settings, tokenizer)
 
 
-def _loaded(checkpoint: Checkpoint) -> tuple[Any, dict[str, np.ndarray]]:
-    try:
-        import onnx  # noqa: F401 - needed once the weights, which take a while, are read
-    except ImportError as error:
-        raise Unsupported(
-            "onnx is not installed. Install what exporting needs: pip install 'shoal[export]'"
-        ) from error
-    return checkpoint.load()
-
-
-def _image_settings(checkpoint: Checkpoint, side: int) -> dict[str, Any]:
+def image_settings(checkpoint: Checkpoint, side: int) -> dict[str, Any]:
     """How photos are preprocessed, as entries of task.json."""
     found = checkpoint.optional_json("preprocessor_config.json")
     size = found.get("size", side)
@@ -166,28 +129,5 @@ def _generation_settings(checkpoint: Checkpoint, stop: int) -> dict[str, Any]:
 
 def _write_texts(folder: Path, config: str, task: Mapping[str, Any], tokenizer: bytes) -> None:
     (folder / "config.pbtxt").write_text(config, "utf-8")
-    (folder / "task.json").write_text(json.dumps(task, indent=2) + "\n", "utf-8")
+    write_json(folder / "task.json", task)
     (folder / "tokenizer.json").write_bytes(tokenizer)
-
-
-def _check_target(target: Path, options: ExportOptions) -> None:
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not options.overwrite):
-        raise AlreadyExists(
-            f"'{target}' is there already. Name another folder, or write over it with --force"
-        )
-
-
-def _replace(target: Path, write: Callable[[Path], None]) -> list[Path]:
-    """Write beside the target and move it there when it is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        write(made)
-        made.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        made.rename(target)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
-    return sorted(path for path in target.rglob("*") if path.is_file())

@@ -10,8 +10,8 @@ import pytest
 from shoal.core.dtypes import BYTES, FP32, INT32, INT64
 from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import ConfigError
-from shoal.tasks.embeddings.tensors import EncoderTensors
 from shoal.tasks.settings import TaskSettings
+from shoal.tasks.texts.tensors import TextTensors, TokenRow
 
 
 def signature(inputs, outputs, max_batch_size=8):
@@ -26,8 +26,11 @@ def signature(inputs, outputs, max_batch_size=8):
 def tensors(inputs=None, outputs=None, max_batch_size=8, **settings):
     inputs = inputs or {"input_ids": (INT64, (-1,)), "attention_mask": (INT64, (-1,))}
     outputs = outputs or {"last_hidden_state": (FP32, (-1, 4))}
-    return EncoderTensors.of(
-        signature(inputs, outputs, max_batch_size), TaskSettings(settings, Path())
+    return TextTensors.of(
+        signature(inputs, outputs, max_batch_size),
+        TaskSettings(settings, Path()),
+        "sentence-embedding",
+        ("sentence_embedding", "last_hidden_state"),
     )
 
 
@@ -35,7 +38,7 @@ def test_the_usual_encoder():
     found = tensors()
     assert (found.output, found.size, found.per_token) == ("last_hidden_state", 4, True)
     assert (found.most_rows, found.width, found.masked) == (8, 0, True)
-    made = found.arrays([[7, 8, 9], [7]], pad_token=1)
+    made = found.arrays([TokenRow([7, 8, 9]), TokenRow([7])], pad_token=1)
     assert made["input_ids"].tolist() == [[7, 8, 9], [7, 1, 1]]
     assert made["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
 
@@ -50,7 +53,7 @@ def test_kinds_of_tokens_types_and_widths_are_the_models():
     inputs = {"token_type_ids": (INT32, (6,)), "input_ids": (INT32, (6,))}
     found = tensors(inputs)
     assert (found.width, found.masked) == (6, False)
-    made = found.arrays([[7, 8]], pad_token=0)
+    made = found.arrays([TokenRow([7, 8])], pad_token=0)
     assert made["input_ids"].tolist() == [[7, 8, 0, 0, 0, 0]]
     assert made["token_type_ids"].tolist() == [[0] * 6]
     assert made["input_ids"].dtype == np.int32

@@ -28,8 +28,8 @@ class Ranking:
     output: str
     classes: int  # -1 if not declared
     labels: tuple[str, ...]
-    scores: str  # auto | softmax | as-is
-    top: int  # the default number of labels for an image
+    scores: str  # auto | softmax | sigmoid | as-is
+    top: int  # the default number of labels for an input
 
     @classmethod
     def of(cls, settings: TaskSettings, signature: Signature, folder: Path) -> Ranking:
@@ -53,7 +53,7 @@ class Ranking:
             output.name,
             classes,
             labels,
-            settings.choice("scores", "auto", ("auto", "softmax", "as-is")),
+            settings.choice("scores", "auto", ("auto", "softmax", "sigmoid", "as-is")),
             settings.integer("top", min(5, most), lowest=1, highest=most),
         )
 
@@ -62,14 +62,19 @@ class Ranking:
         """The largest number of labels that a request may ask for."""
         return self.classes if self.classes > 0 else 1 << 20
 
-    def best(self, output: np.ndarray, rows: int, top: int) -> list[list[dict[str, Any]]]:
-        """The best labels of each row, the best first. Internal if the output is not scores."""
+    def best(
+        self, output: np.ndarray, rows: int, top: int, *, raw: bool = False
+    ) -> list[list[dict[str, Any]]]:
+        """The best labels of each row, the best first; with `raw` the scores are the output itself.
+
+        Raises Internal if the output is not scores.
+        """
         if output.size % rows or (self.classes > 0 and output.size != rows * self.classes):
             raise Internal(
                 f"the model's output '{self.output}' has the shape {list(output.shape)}, which is "
-                f"not one row of classes for each of {rows} images"
+                f"not one row of classes for each of {rows} inputs"
             )
-        scores = self._scores(output.reshape(rows, -1))
+        scores = self._scores(output.reshape(rows, -1), raw=raw)
         return [self._best(row, top) for row in scores]
 
     def _best(self, scores: np.ndarray, top: int) -> list[dict[str, Any]]:
@@ -85,19 +90,31 @@ class Ranking:
             for index, score in zip(best.tolist(), scores[best].tolist(), strict=True)
         ]
 
-    def _scores(self, rows: np.ndarray) -> np.ndarray:
+    def _scores(self, rows: np.ndarray, *, raw: bool) -> np.ndarray:
         whole = rows.dtype.kind in "iu"
         rows = rows.astype(np.float32)
         if not np.isfinite(rows).all():
             raise Internal(
                 f"the model's output '{self.output}' contains scores that are not finite"
             )
-        if self.scores == "as-is" or (self.scores == "auto" and (whole or _probabilities(rows))):
+        if (
+            raw
+            or self.scores == "as-is"
+            or (self.scores == "auto" and (whole or _probabilities(rows)))
+        ):
             return rows
+        if self.scores == "sigmoid":
+            return sigmoid(rows)
         rows -= rows.max(axis=1, keepdims=True)
         np.exp(rows, out=rows)
         rows /= rows.sum(axis=1, keepdims=True)
         return rows
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Logits as probabilities, each on its own. Does not overflow."""
+    small = np.exp(-np.abs(logits))
+    return np.asarray(np.where(logits >= 0, 1 / (1 + small), small / (1 + small)))
 
 
 def _probabilities(rows: np.ndarray) -> bool:
@@ -138,7 +155,7 @@ def _classes(output: TensorSpec) -> int:
         long = long[1:]
     if len(long) > 1:
         raise ConfigError(
-            f"has the dims {list(output.dims)}; a classifier returns one row of scores per image",
+            f"has the dims {list(output.dims)}; a classifier returns one row of scores per input",
             file="config.pbtxt",
             field=f"{field}.dims",
             fix="Name the output with the scores as 'output' in task.json",

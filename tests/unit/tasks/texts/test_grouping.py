@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.tasks.embeddings.grouping import grouped
-from shoal.tasks.embeddings.task import _PORTION, _portions
+from shoal.tasks.texts.grouping import grouped
+from shoal.tasks.texts.rows import PORTION, portions
 
 
 @pytest.mark.parametrize(
@@ -40,16 +40,16 @@ def test_everybody_is_in_one_group_and_little_is_padding(lengths, most, equal):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "portions"),
+    ("lengths", "expected"),
     [
         ([], []),
         ([5, 6], [2]),
-        ([_PORTION, 1, 1], [1, 2]),  # a large call takes turns with others
-        ([_PORTION // 2, _PORTION // 2, 1], [2, 1]),
+        ([PORTION, 1, 1], [1, 2]),  # a large call takes turns with others
+        ([PORTION // 2, PORTION // 2, 1], [2, 1]),
     ],
 )
-def test_a_call_is_split_into_tokens_in_portions(lengths, portions):
+def test_a_call_is_split_into_tokens_in_portions(lengths, expected):
     texts = ["x" * length for length in lengths]
-    found = list(_portions(texts))
-    assert [len(some) for some in found] == portions
+    found = list(portions(texts))
+    assert [len(some) for some in found] == expected
     assert [text for some in found for text in some] == texts

@@ -1,0 +1,1 @@
+"""Classes of texts: labels for whole texts, scores of pairs, labels for words."""

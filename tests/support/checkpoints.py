@@ -1,0 +1,60 @@
+"""Small checkpoints of transformers with random weights, as it saves them. Needs torch.
+
+    text_checkpoint(folder, "BertForSequenceClassification", num_labels=3)  -->  the model
+
+Weights are larger than usual, so that answers differ; tokens are those of `tests.support.encoders`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.encoders import LONGEST, SPECIAL, WORDS, tokenizer_document
+
+_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_SMALL = {
+    "Bert": {**_SIZES, "intermediate_size": 64},
+    "Roberta": {**_SIZES, "intermediate_size": 64, "type_vocab_size": 1},
+    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
+    "MPNet": {**_SIZES, "intermediate_size": 64},
+}
+
+
+def text_checkpoint(folder: Path, architecture: str, **config: Any) -> Any:
+    """Write a text encoder of that class of transformers; the model, ready to be called."""
+    import transformers
+
+    family = next(name for name in sorted(_SMALL, key=len, reverse=True) if name in architecture)
+    settings = {
+        "vocab_size": len(SPECIAL) + len(WORDS),
+        "max_position_embeddings": LONGEST + 2,
+        "pad_token_id": 0,
+        **_SMALL[family],
+        **config,
+    }
+    made = getattr(transformers, f"{family}Config")(**settings)
+    model = saved(folder, getattr(transformers, architecture), made)
+    document = tokenizer_document()
+    pair = document["post_processor"]["pair"]
+    kind = 1 if getattr(made, "type_vocab_size", 1) > 1 else 0
+    pair[-1] = {"Sequence": {"id": "B", "type_id": kind}}
+    pair.append({"SpecialToken": {"id": "[SEP]", "type_id": kind}})
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": LONGEST}))
+    return model
+
+
+def saved(folder: Path, kind: Any, config: Any) -> Any:
+    """A model of that class with random weights, written to the folder."""
+    import torch
+
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(4)
+    model.save_pretrained(folder)
+    return model
