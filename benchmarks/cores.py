@@ -1,11 +1,12 @@
 """Rates and CPU times of one server by the number of its front-end processes.
 
     python -m benchmarks.cores [--processes 1,2,4,8] [--loads tiny,json] [--models engine,frontends]
-                               [--seconds 4] [--name NAME]
+                               [--threads 1] [--seconds 4] [--name NAME]
 
 For each number, `shoal serve --frontend-processes=N` serves the same models, and wrk or h2load
-sends each load with as many threads as there are front ends, to models that the engine runs, and to
-the same models with the parameter `run_in_frontends`. The load generator runs on the same machine.
+sends each load to models that the engine runs, and to the same models with the parameter
+`run_in_frontends`. The load generator runs on the same machine, with as many threads as there are
+front ends unless --threads says otherwise.
 Prints a table with the machine and the commit; with --name writes it to benchmarks/results/, too.
 """
 
@@ -175,11 +176,13 @@ class Times:
         return found
 
 
-def measure(kind: Kind, server: Server, count: int, seconds: int) -> tuple[Load, Times]:
+def measure(
+    kind: Kind, server: Server, count: int, seconds: int, threads: int = 0
+) -> tuple[Load, Times]:
     """The load, and the CPU time that it cost for each request."""
     to = target(kind, server)
     connections = max(kind.least, kind.connections * count)
-    threads = min(count, connections, max(1, (os.cpu_count() or 1) // 2))
+    threads = min(threads or count, connections, max(1, (os.cpu_count() or 1) // 2))
     send(to, threads, connections, WARM_UP_SECS)
     before = Times.of(server)
     load = send(to, threads, connections, seconds)
@@ -211,6 +214,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", default="1,2", help="numbers of front ends, in this order")
     parser.add_argument("--loads", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument("--models", default=f"{ENGINE},{FRONTENDS}", help="where models run")
+    parser.add_argument("--threads", type=int, default=0, help="of the load generator")
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--name", default="", help="write benchmarks/results/<name>.md, too")
     asked = parser.parse_args(words)
@@ -235,7 +239,7 @@ def main(words: Sequence[str] | None = None) -> None:
             with serve(place, f"--frontend-processes={count}", grpc=True) as server:
                 for name in asked.loads.split(","):
                     kind = KINDS[name]
-                    load, used = measure(kind, server, count, asked.seconds)
+                    load, used = measure(kind, server, count, asked.seconds, asked.threads)
                     rate = load.per_second
                     ratio = rate / first.setdefault(name, rate)
                     lines.append(
