@@ -50,8 +50,9 @@ async def _serve(start: Start) -> None:
     handle = LoopHandle(polls_for_lone_client=device.available_cores() > 1)
     handle.bind(loop)
     inbox = LoopInbox(loop, handle.after_reading, handle.after_batches)
-    workers = Workers(device.available_cores())
     counters = SharedCounters(*counting)
+    cores = max(1, device.available_cores() // counters.processes)  # those of one front end
+    workers = Workers(max(2, cores))
     engine = LinkedEngine(
         server_id=options.id,
         has_gpus=bool(device.gpus()),
@@ -61,7 +62,7 @@ async def _serve(start: Start) -> None:
         load_replica=ReplicaLoader(
             settings.frontend_context(options, handle),
             BackendRegistry(directory=options.backend_directory),
-            max(1, device.available_cores() // counters.processes),
+            cores,
         ),
     )
     reloads = Reloads()
