@@ -30,6 +30,7 @@ PAGES = [
     "#/models/greet/try",
     "#/models/count_down/try",
     "#/models/add_sub/batches",
+    "#/models/add_sub/traces",
     "#/models/digits/config",
     "#/models/broken",
     "#/models/nobody/try",

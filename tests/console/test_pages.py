@@ -139,13 +139,24 @@ def test_a_long_list_is_complete_only_near_the_window(page, running, address, ex
 
 def test_opening_a_failed_model_is_no_error(page, models, expect):
     with running_server(models, exit_on_error=False) as running:
+        before = running.get("/v2/console").json[
+            "errors"
+        ]  # of this process, so of other tests, too
         page.goto(f"http://{running.http_address}/#/models/broken")
         for tab in ("Try it", "Batches", "Config", "Live"):
             page.get_by_role("link", name=tab, exact=True).click()
             expect(page.locator(".empty-title")).to_have_text("No version is ready.")
-        assert running.get("/v2/console").json["errors"] == []
-        page.get_by_role("link", name="Errors").click()
+        assert running.get("/v2/console").json["errors"] == before
+
+        def state(route):
+            answer = route.fetch()
+            route.fulfill(response=answer, json=answer.json() | {"errors": []})
+
+        page.route("**/v2/console*", state)
+        page.goto(f"http://{running.http_address}/#/errors")
+        page.reload()
         expect(page.locator(".empty")).to_contain_text("A model is unavailable: broken.")
+        page.unroute_all(behavior="ignoreErrors")
 
 
 def test_where_time_goes(page, running, address, expect, send):
@@ -168,6 +179,21 @@ def test_batches_are_explained(page, running, address, expect, send):
     expect(page.locator(".advice")).to_have_text(told["advice"])
     expect(page.locator(".prose").first).to_contain_text("batches had")
     expect(page.locator(".reasons")).to_contain_text("no queue delay is configured")
+
+
+def test_the_way_of_a_request_is_drawn(page, running, address, expect, send):
+    page.goto(f"{address}#/models/add_sub/traces")
+    expect(page.locator(".empty-title")).to_have_text("No request has been recorded.")
+    page.get_by_role("button", name="Record the next 20 requests").click()
+    expect(page.get_by_role("button", name="Waiting for 20 more requests")).to_be_visible()
+    send(running, 20).join()
+    expect(page.locator(".trace")).to_have_count(20)
+    expect(page.get_by_role("button", name="Record the next 20 requests")).to_be_visible()
+    lane = page.locator(".trace").first.get_by_role("img").nth(1)
+    expect(lane).to_have_attribute(
+        "aria-label", re.compile(r"^Queue [\d.]+ .s, Input .*, Compute .*, Output .*")
+    )
+    expect(page.locator(".trace").first).to_contain_text("add_sub, version 1")
 
 
 def test_the_config_as_it_runs(page, address, expect):

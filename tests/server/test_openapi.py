@@ -31,6 +31,7 @@ POSTS = {
     "/v2/systemsharedmemory/unregister": "",
     "/v2/cudasharedmemory/unregister": "",
     "/v2/trace/setting": '{"trace_rate": "7"}',
+    "/v2/models/{model}/trace/recording": '{"count": 2}',
     "/v2/models/{model}/trace/setting": '{"trace_rate": "3", "trace_level": null}',
     "/v2/logging": '{"log_verbose_level": 0}',
 }

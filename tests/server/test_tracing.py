@@ -291,6 +291,34 @@ def test_settings_change_while_the_server_runs(serve, path):
     assert not path.exists()
 
 
+def test_requests_are_recorded_for_somebody_who_looks(tmp_path):
+    add_onnx(tmp_path, "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
+    add_model(tmp_path, "steps", STEPS)
+    route = "/v2/models/steps/trace/recording"
+    with running_server(tmp_path) as running:
+        assert running.get(route).json == {"remaining": 0, "traces": []}
+        assert running.post(route, {"count": 2}).json == {"remaining": 2, "traces": []}
+        for _ in range(3):
+            assert numbers(binary=True).send(running, "sum").status == 200
+            asked = Infer(id="mine").add("IN", np.ones((1, 16), np.int32))
+            assert asked.send(running, "steps").status == 200
+        found = wait_until(
+            lambda: (seen := running.get(route).json) and len(seen["traces"]) == 2 and seen
+        )
+        assert found["remaining"] == 0
+        for trace in found["traces"]:
+            assert {"HTTP_RECV_START", "HTTP_SEND_END"} <= trace["times_us"].keys()
+            whole, *steps = trace["requests"]
+            assert (whole["model_name"], whole["request_id"]) == ("steps", "mine")
+            assert {step["parent_id"] for step in steps} == {whole["id"]}
+            assert [step["model_name"] for step in steps] == ["sum", "sum"]
+            assert all(set(COMPUTE) <= step["times_us"].keys() for step in steps)
+        assert running.get("/v2/models/sum/trace/recording").json["traces"] == []
+        assert "0 to 100" in running.post(route, {"count": 101}).json["error"]
+        assert "'count' takes a number" in running.post(route, {"count": "x"}).json["error"]
+        assert running.get("/v2/models/nobody/trace/recording").status == 400
+
+
 def test_extensions_say_so(serve):
     with serve() as running:
         assert running.get("/v2").json["extensions"][-2:] == ["trace", "logging"]

@@ -255,6 +255,17 @@ class Engine(ABC):
         """Change them; see `Tracer.update`. Raises as `trace_settings` does, too."""
 
     @abstractmethod
+    def record_traces(self, model: str, count: int) -> None:
+        """Keep traces of a model's next `count` requests in memory; see `TraceRecording.start`.
+
+        Raises as `trace_settings` does, too.
+        """
+
+    @abstractmethod
+    def recorded_traces(self, model: str) -> dict[str, Any]:
+        """Those that were kept, and how many are to come; see `TraceRecording.document`."""
+
+    @abstractmethod
     def log_settings(self) -> dict[str, Any]:
         """What is logged and how, by the names of the logging API."""
 

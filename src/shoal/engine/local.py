@@ -213,6 +213,16 @@ class LocalEngine(Engine):
         self._check_traceable(model)
         self.tracer.update(model, changes)
 
+    def record_traces(self, model: str, count: int) -> None:
+        """See `Engine`."""
+        self._check_traceable(model)
+        self.tracer.record(model, count)
+
+    def recorded_traces(self, model: str) -> dict[str, Any]:
+        """See `Engine`."""
+        self._check_traceable(model)
+        return self.tracer.recorded(model)
+
     def _check_traceable(self, model: str) -> None:
         known = self._repository.serving(model) or self._repository.loads_on_demand(model)
         if model and not known:

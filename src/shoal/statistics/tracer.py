@@ -1,6 +1,7 @@
 """Which requests are traced, and where their traces go.
 
-    frontend --start--> Trace, or None for most requests --> a file, or spans to a collector
+    frontend --start--> Trace, or None for most requests --> a file, or spans to a collector,
+                                                             or memory, for the console
 
 While nothing can be sampled, `active` is false, and a request costs only this check.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from shoal.config.options.trace import OPENTELEMETRY, TraceOptions
 from shoal.errors import InvalidArgument
@@ -18,6 +19,7 @@ from shoal.statistics.trace import FinishedTrace, Trace, TraceLevel
 from shoal.statistics.trace_context import SpanContext
 from shoal.statistics.trace_file import FileCollector, TraceFile
 from shoal.statistics.trace_otlp import OtlpExporter
+from shoal.statistics.trace_recording import TraceRecording
 from shoal.statistics.trace_settings import Changes, TraceScope, TraceSetting, read_changes
 
 Header = Callable[[str], str | None]  # the value of a header, by its name in lower case
@@ -59,6 +61,7 @@ class Tracer:
         setting = TraceSetting(
             level, self._options.rate, self._options.count, self._options.log_frequency
         )
+        self._recording = TraceRecording()
         self._lock = threading.Lock()  # serialises changes of everything below
         self._default = TraceScope(setting)
         self._all = self._sampler(TraceScope(setting))
@@ -72,7 +75,30 @@ class Tracer:
 
     def start(self, model: str, header: Header) -> Trace | None:
         """The trace of a request for `model` that has just come in; None for most of them."""
+        recorded = False
+        if self._recording.active():
+            recorded = self._recording.sample(model)
+            if not self._recording.active():  # that was the last one
+                self._set_active(self._may_sample())
         sampler = self._models.get(model) or self._all
+        trace = self._sampled(sampler, header, recorded=recorded)
+        if trace is None and recorded:
+            return Trace(TraceLevel.TIMESTAMPS, self._recording.take)
+        return trace
+
+    def record(self, model: str, count: int) -> None:
+        """Keep the next `count` requests of a model in memory; see `TraceRecording.start`."""
+        self._recording.start(model, count)
+        self._set_active(self._may_sample())
+
+    def recorded(self, model: str) -> dict[str, Any]:
+        """What was kept of a model's requests; see `TraceRecording.document`."""
+        document = self._recording.document(model)
+        if not self._recording.active():  # it may have ended for lack of requests
+            self._set_active(self._may_sample())
+        return document
+
+    def _sampled(self, sampler: _Sampler, header: Header, *, recorded: bool) -> Trace | None:
         if not sampler.usable:
             return None
         scope = sampler.scope
@@ -85,7 +111,13 @@ class Tracer:
             self._set_active(self._may_sample())
         if self._spans and context is None:
             context = trace_context.new_trace()
-        return Trace(scope.level, sampler.emit, context)
+
+        def emit(finished: FinishedTrace) -> None:
+            sampler.emit(finished)
+            if recorded:
+                self._recording.take(finished)
+
+        return Trace(scope.level, emit, context)
 
     def settings(self, model: str = "") -> dict[str, list[str]]:
         """The settings for one model, or for all, by the names of the trace API."""
@@ -169,6 +201,8 @@ class Tracer:
         return self._spans or bool(setting.rate and self._options.file)
 
     def _may_sample(self) -> bool:
+        if self._recording.active():
+            return True
         scopes = [sampler.scope for sampler in (self._all, *self._models.values())]
         if self._spans:
             return any(scope.level is not TraceLevel.OFF for scope in scopes)

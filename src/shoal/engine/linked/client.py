@@ -499,6 +499,15 @@ class LinkedEngine(Engine):
         """See `Engine`."""
         self.call("update_trace_settings", model, dict(changes))
 
+    def record_traces(self, model: str, count: int) -> None:
+        """See `Engine`."""
+        self.call("record_traces", model, count)
+
+    def recorded_traces(self, model: str) -> dict[str, Any]:
+        """See `Engine`."""
+        recorded: dict[str, Any] = self.call("recorded_traces", model)
+        return recorded
+
     def log_settings(self) -> dict[str, Any]:
         """See `Engine`."""
         settings: dict[str, Any] = self.call("log_settings")

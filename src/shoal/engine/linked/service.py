@@ -93,6 +93,8 @@ class EngineService:
             "explain": partial(self._with_reports, engine.explain),
             "trace_settings": engine.trace_settings,
             "update_trace_settings": partial(self._control, control.update_trace_settings),
+            "record_traces": partial(self._control, engine.record_traces),
+            "recorded_traces": engine.recorded_traces,
             "log_settings": engine.log_settings,
             "update_log_settings": partial(self._control, self._update_log_settings),
             "index": engine.index,

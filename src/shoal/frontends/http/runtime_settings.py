@@ -18,11 +18,12 @@ from shoal.frontends.log_changes import read_log_changes
 from shoal.wire import http_body, json_limits
 
 _TRACE = "/v2[/models/{model}]/trace/setting"
+_RECORDING = "/v2/models/{model}/trace/recording"
 _LISTED = ("trace_level",)  # these have several values; the others are plain texts
 
 
 class RuntimeSettingRoutes:
-    """Serves /v2/trace/setting, /v2/models/M/trace/setting and /v2/logging."""
+    """Serves /v2/trace/setting, /v2/models/M/trace/setting and /recording, and /v2/logging."""
 
     def __init__(self, engine: Engine, options: HttpOptions) -> None:
         self._engine = engine
@@ -70,6 +71,46 @@ class RuntimeSettingRoutes:
             self._engine.asks_process,
             work,
             respond=lambda shown: send_json(exchange, shown),
+        )
+
+    @route(
+        f"GET {_RECORDING}",
+        api="trace",
+        summary="The recorded requests of a model, the newest first",
+        response="TraceRecording",
+        page="tracing",
+    )
+    def get_recording(self, exchange: Exchange, target: Target) -> None:
+        """What happened to each of them, and when."""
+        self._send_recording(exchange, target.model)
+
+    @route(
+        f"POST {_RECORDING}",
+        api="trace",
+        summary="Record the next requests of a model",
+        description="In memory, for a minute at most. 0 ends a recording.",
+        request="TraceRecordingRequest",
+        response="TraceRecording",
+        page="tracing",
+    )
+    def record(self, exchange: Exchange, target: Target) -> None:
+        """Begin or end a recording."""
+        count = self._read(exchange).get("count", 20)
+        if type(count) is not int:
+            raise InvalidArgument(f"'count' takes a number of requests, found {str(count)[:40]!r}")
+        self._send_recording(exchange, target.model, count)
+
+    def _send_recording(self, exchange: Exchange, model: str, count: int | None = None) -> None:
+        def work() -> dict[str, Any]:
+            if count is not None:
+                self._engine.record_traces(model, count)
+            return self._engine.recorded_traces(model)
+
+        respond_if_blocking(
+            exchange,
+            self._engine.asks_process,
+            work,
+            respond=lambda recorded: send_json(exchange, recorded),
         )
 
     @route("GET /v2/logging", api="logging", response="LogSettings", page="logging")

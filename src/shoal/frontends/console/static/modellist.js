@@ -193,7 +193,7 @@ function modelRow(store, name) {
 function rowDetails(store, name) {
   const versions = h("span", { class: "versions" });
   const state = h("span", {});
-  const unhealthy = h("span", { class: "pill bad" }, "Unhealthy");
+  const unhealthy = h("span", { class: "pill bad", hidden: true }, "Unhealthy");
   const reason = h("p", { class: "reason" });
   const figures = ["Requests/s", "p50", "p99", "Waiting", "Rows"].map((label) => {
     const value = h("span", { class: "figure-value" }, "–");

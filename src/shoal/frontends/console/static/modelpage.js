@@ -1,4 +1,4 @@
-// One model: live figures, a form to try it, its batches explained, its effective config.
+// One model: live figures, a form to try it, its batches explained, traces, its effective config.
 
 import { Refused, askJson, modelPath } from "./api.js";
 import { batchPart } from "./batches.js";
@@ -8,12 +8,14 @@ import { livePart } from "./live.js";
 import { modelControl } from "./modelcontrol.js";
 import { emptyState, isAvailable, problem, statePill } from "./parts.js";
 import { taskForm, taskOf } from "./tasks.js";
+import { tracePart } from "./traces.js";
 import { tensorForm } from "./tryit.js";
 
 const TABS = [
   ["", "Live"],
   ["try", "Try it"],
   ["batches", "Batches"],
+  ["traces", "Traces"],
   ["config", "Config"],
 ];
 
@@ -31,7 +33,13 @@ export function modelPage(store, { name, tab, version }) {
       h("a", { href: place(word), "aria-current": word === tab ? "page" : null }, label),
     ),
   );
-  const views = { "": livePart, try: tryPart, batches: batchPart, config: configPart };
+  const views = {
+    "": livePart,
+    try: tryPart,
+    batches: batchPart,
+    traces: tracePart,
+    config: configPart,
+  };
   const view = (views[tab] ?? livePart)(store, name, version);
   const element = h(
     "div",

@@ -20,8 +20,12 @@ export function statePill(state, reason = "") {
   return h("span", { class: `pill ${off ? "quiet" : kind}` }, off ? "Not loaded" : word);
 }
 
-/** Whether the server can answer questions about a model: it is ready, or a request loads it. */
+/**
+ * Whether the server can answer questions about a model: it is ready, or a request loads it, or the
+ * page may not know.
+ */
 export function isAvailable(store, model, version = "") {
+  if (!store.index && !store.state) return true;
   if (store.state?.server.model_control_mode === "lazy") return true;
   return (model?.versions ?? []).some(
     (each) => each.state === "READY" && (!version || each.version === version),

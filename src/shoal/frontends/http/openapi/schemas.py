@@ -200,6 +200,23 @@ SCHEMAS: dict[str, Schema] = {
         models=_array(_object("name version success failures")),
         errors=_array(_object("protocol place model status text count last_ms number")),
     ),
+    "TraceRecordingRequest": _object(
+        "", count=_integer("how many requests, up to 100; 20 if it is left out")
+    ),
+    "TraceRecording": _object(
+        "remaining traces",
+        remaining=_integer("requests that are to be recorded still"),
+        traces=_array(
+            _object(
+                "id start_ms duration_us times_us requests error",
+                times_us=_map({"type": "number"}),
+                requests=_array(
+                    _object("id parent_id model_name model_version request_id times_us error"),
+                    "the client's request and those it led to, such as steps of an ensemble",
+                ),
+            )
+        ),
+    ),
     "ServerMetadata": _object(
         "name version extensions", name=_text(), version=_text(), extensions=_array(_text())
     ),
