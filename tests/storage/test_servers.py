@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+from shoal.storage import transfer
+from shoal.storage.mirrors import Mirrors, StorageSettings
 
 obstore = pytest.importorskip("obstore")
 
@@ -66,3 +71,16 @@ def _s3(variables):
         "region": variables["AWS_DEFAULT_REGION"],
         "endpoint": variables["AWS_ENDPOINT_URL"],
     }
+
+
+@pytest.mark.rclone
+def test_a_server_without_ranges(rclone, tmp_path, monkeypatch):
+    """rclone sends ranges with status 200, which obstore refuses."""
+    monkeypatch.setattr(transfer, "_RANGE_BYTES", 100_000)
+    for name, value in rclone.environment.items():
+        monkeypatch.setenv(name, value)
+    bucket, content = rclone.bucket(), os.urandom(250_000)
+    rclone.client().put_object(Bucket=bucket, Key="a/1/model.bin", Body=content)
+    with Mirrors(StorageSettings(cache=str(tmp_path / "cache"))) as mirrors:
+        folder = mirrors.local(rclone.s3_address(bucket))
+        assert (folder / "a/1/model.bin").read_bytes() == content

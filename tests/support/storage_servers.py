@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,9 +160,13 @@ class AzuriteServer(StorageServer):
     """Azurite: the account `devstoreaccount1` of Azure Blob Storage."""
 
     def __init__(self) -> None:
-        program = shutil.which("azurite-blob")
-        assert program is not None, "marked azurite?"
-        command = [program, "--blobPort", "0", "--inMemoryPersistence", "--skipApiVersionCheck"]
+        command = [
+            _program("azurite-blob"),
+            "--blobPort",
+            "0",
+            "--inMemoryPersistence",
+            "--skipApiVersionCheck",
+        ]
         command += ["--disableTelemetry", "--silent"]
         super().__init__(command, r"(?:listens|listening) (?:at|on) http://127\.0\.0\.1:(\d+)")
 
@@ -222,14 +227,17 @@ class RcloneServer(StorageServer):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        program = shutil.which("rclone")
-        assert program is not None, "marked rclone?"
-        command = [program, "serve", "s3", "--addr", "127.0.0.1:0"]
+        command = [_program("rclone"), "serve", "s3", "--addr", "127.0.0.1:0"]
         command += ["--auth-key", f"{KEY},{SECRET}", "--config", "", str(folder)]
         super().__init__(command, r"127\.0\.0\.1:(\d+)")
 
-    def _create(self, name: str) -> None:
-        (self.folder / name).mkdir()
+
+def _program(name: str) -> str:
+    """Where a program is, of the system or of this Python's environment."""
+    folders = os.pathsep.join((os.environ["PATH"], sysconfig.get_path("scripts")))
+    found = shutil.which(name, path=folders)
+    assert found is not None, f"there is no {name}; is the test marked?"
+    return found
 
 
 @contextlib.contextmanager

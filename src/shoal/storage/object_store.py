@@ -6,7 +6,7 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 _CONTENT_TAG = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")  # of S3: made from the content
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]+)</Code>")
+_NOT_PARTIAL = "Received non-partial response"
+_STREAM_BYTES = 1 << 20
 _PATH_IN_ERROR = re.compile(r'[Pp]ath "(.*?)"(?: contained|:)', re.DOTALL)
 _CREDENTIAL_CODES = {
     "ExpiredToken",
@@ -70,6 +72,8 @@ class ObjectStoreSource(Source):
         self._location = locate(address)
         self._store = open_store(address, self._location, environ)
         self._prefix = f"{self._location.prefix}/" if self._location.prefix else ""
+        # Some servers, such as `rclone serve s3`, send ranges with the status of a whole object.
+        self._without_ranges = False
         self._may_be_public = address.scheme == "gs" and not environ.get(
             "GOOGLE_APPLICATION_CREDENTIALS"
         )
@@ -161,19 +165,24 @@ class ObjectStoreSource(Source):
     def read(self, file: RemoteFile, start: int, end: int) -> bytes | memoryview:
         """A range of an object, if it is still the one that was listed."""
         tag = file.identity.partition(" ")[0]
+        options: Any = {"if_match": f'"{tag}"'}
+        whole = (start, end) == (0, file.size) or self._without_ranges
+        if not whole:
+            options["range"] = (start, end)
         try:
-            got = self._obstore.get(
-                self._store,
-                self._prefix + file.path,
-                options={"range": (start, end), "if_match": f'"{tag}"'},
-            )
+            got = self._obstore.get(self._store, self._prefix + file.path, options=options)
             found = self._file({**got.meta, "path": self._prefix + file.path})
             if found.identity.partition(" ")[0] != tag:
                 raise self._changed(file)
+            if whole and end - start < file.size:
+                return _part(got.stream(min_chunk_size=_STREAM_BYTES), start, end)
             return memoryview(got.bytes())
         except StorageError:
             raise
         except self._errors as error:
+            if not whole and _NOT_PARTIAL in str(error):
+                self._without_ranges = True
+                return self.read(file, start, end)
             failure = self._failure(error, file.path)
             raise (self._changed(file) if isinstance(failure, ObjectChanged) else failure) from None
 
@@ -246,6 +255,17 @@ class ObjectStoreSource(Source):
 
     def _hint(self) -> str:
         return _HINTS.get(self.address.scheme, _AZURE_HINT)
+
+
+def _part(stream: Iterable[bytes], start: int, end: int) -> bytes:
+    """A range of an object that is read from its beginning."""
+    kept, position = bytearray(), 0
+    for chunk in stream:
+        kept += bytes(chunk)[max(0, start - position) : max(0, end - position)]
+        position += len(chunk)
+        if position >= end:
+            break
+    return bytes(kept)
 
 
 class _BadKey(Exception):
