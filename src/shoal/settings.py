@@ -19,10 +19,10 @@ from shoal.backends.registry import BackendRegistry
 from shoal.cache.registry import open_cache
 from shoal.cache.store import CacheStore
 from shoal.config.options import Options
-from shoal.config.options.checks import INFERENCE_TYPES, PING_MODES
+from shoal.config.options.checks import INFERENCE_TYPES, PING_MODES, read_size
 from shoal.core.buffers import BufferPool
 from shoal.engine.local import LocalEngine
-from shoal.errors import InvalidArgument, NotFound, Unsupported
+from shoal.errors import InvalidArgument, NotFound
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.client_limits import ClientLimits, most_connections
 from shoal.frontends.clouds.sagemaker import UNSPECIFIED_MODEL, SageMakerSettings
@@ -43,10 +43,14 @@ from shoal.models.spec import ServingContext
 from shoal.repository.declared import DeclaredModels, is_model_file
 from shoal.repository.layout import is_single_model
 from shoal.repository.preparation import PreparationSettings
+from shoal.repository.remote import RemoteSource
 from shoal.repository.repository import RepositorySettings
-from shoal.statistics.custom import CustomMetrics
+from shoal.statistics.custom import COUNTER, CustomMetrics
 from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
+from shoal.storage.address import is_address
+from shoal.storage.mirrors import Mirrors, StorageSettings
+from shoal.storage.source import Source
 from shoal.tasks.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -62,9 +66,22 @@ def repository_settings(
     task_workers: Callable[[], Workers],
 ) -> RepositorySettings:
     """Which models the repository loads, from where, and the shared parts they are given."""
-    files = [Path(path) for path in options.model_repository if is_model_file(path)]
+    addresses = [text for text in options.model_repository if is_address(text)]
+    paths = [text for text in options.model_repository if not is_address(text)]
+    files = [Path(path) for path in paths if is_model_file(path)]
+    remote = mirrors(options, custom) if addresses else None
     return RepositorySettings(
-        paths=[Path(path) for path in options.model_repository if not is_model_file(path)],
+        paths=[Path(path) for path in paths if not is_model_file(path)],
+        mirrors=remote,
+        remote=[
+            RemoteSource(
+                remote.open(text),
+                namespaced=options.model_namespacing,
+                offline=options.repository_offline == "cached",
+            )
+            for text in addresses
+            if remote is not None
+        ],
         control_mode=options.model_control_mode,
         poll_secs=options.repository_poll_secs,
         load_models=options.load_model,
@@ -103,6 +120,24 @@ def frontend_context(options: Options, loop: LoopHandle) -> ServingContext:
         counted=metrics_settings(options).counted,
         hold_until=_delayed_scheduler(),
     )
+
+
+def mirrors(options: Options, custom: CustomMetrics | None = None) -> Mirrors:
+    """The remote repositories of the options; reads nothing yet."""
+    chosen = StorageSettings(
+        cache=options.repository_cache,
+        cache_bytes=read_size(options.repository_cache_size),
+        bytes_per_sec=read_size(options.repository_download_rate),
+        threads=options.repository_download_threads,
+    )
+    counted = (custom or CustomMetrics()).family(
+        "shoal_repository_downloaded_bytes_total", "Bytes read from remote repositories", COUNTER
+    )
+
+    def downloaded(source: Source, size: int) -> None:
+        counted.metric({"repository": str(source.address)}, None).increment(size)
+
+    return Mirrors(chosen, downloaded=downloaded)
 
 
 def cache_store(options: Options) -> CacheStore | None:
@@ -366,14 +401,10 @@ def metrics_settings(options: Options) -> MetricsSettings:
 
 
 def check_repositories(paths: Sequence[str]) -> None:
-    """Raises NotFound, InvalidArgument or Unsupported, with the fix, for a path that cannot hold
-    models."""
+    """Raises NotFound or InvalidArgument, with the fix, for a path that cannot hold models."""
     for path in paths:
-        if "://" in path:
-            raise Unsupported(
-                f"the model repository '{path}' is not a local path; cloud storage is not "
-                "supported yet, so copy the models into a folder and name that"
-            )
+        if is_address(path):
+            continue  # its source has read it, and whether it is reachable is seen at the start
         try:
             mode = Path(path).stat().st_mode
         except FileNotFoundError:

@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from shoal.config.options import Options
-from shoal.errors import NotFound, Unavailable, Unsupported
+from shoal.errors import NotFound, Unavailable
 from shoal.server import ModelsFailed, Server
 from shoal.testing.server import wait_until
 from shoal.wire.proto import messages
@@ -478,7 +478,6 @@ def test_a_server_that_still_loads_can_be_stopped(repository):
         ("nowhere", NotFound, "does not exist"),
         ("file", NotFound, "is a file; name a folder of models"),
         ("file/models", NotFound, "cannot be read: Not a directory"),
-        ("s3://bucket/models", Unsupported, "cloud storage is not supported yet"),
     ],
 )
 def test_repositories_that_cannot_be_served(tmp_path, monkeypatch, path, error, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import textwrap
@@ -56,17 +57,36 @@ def run(words: Sequence[str]) -> int:
 
     from shoal.repository.inspection import Inspection
 
-    paths = [Path(path) for path in options.model_repository]
-    inspection = Inspection(paths, preparation_settings(options))
-    try:
-        reports = list(inspection.reports(load=load))
-    finally:
-        inspection.close()
+    with local_repositories(options) as paths:
+        inspection = Inspection(paths, preparation_settings(options))
+        try:
+            reports = list(inspection.reports(load=load))
+        finally:
+            inspection.close()
     if as_json:
         print(json.dumps(_document(reports), indent=2))
     else:
         print("\n".join(_lines(reports)))
     return 0 if all(report.ok for report in reports) else 1
+
+
+@contextlib.contextmanager
+def local_repositories(options: Options) -> Iterator[list[Path]]:
+    """The paths of the options; for addresses of remote repositories folders with their models.
+
+    Raises StorageError if they cannot be read.
+    """
+    from shoal import settings
+    from shoal.storage.address import is_address
+
+    if not any(is_address(path) for path in options.model_repository):
+        yield [Path(path) for path in options.model_repository]
+        return
+    with settings.mirrors(options) as mirrors:
+        yield [
+            mirrors.local(path) if is_address(path) else Path(path)
+            for path in options.model_repository
+        ]
 
 
 def preparation_settings(options: Options) -> PreparationSettings:

@@ -2,6 +2,7 @@
 
     find()      the folders of models, for loads and the index
     contents()  the same with fingerprints, for the poller: what cannot be read stays as it was
+    fetch()     have the files of a model of a remote repository in its folder
 
 A folder that is lost must not look like one whose models were deleted. A mount that has gone leaves
 a path that is missing, or one that cannot be listed, or an empty folder on another device; a dead
@@ -16,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,6 +26,9 @@ from shoal.errors import AlreadyExists, InvalidArgument
 from shoal.repository import layout
 from shoal.repository.layout import Fingerprint, Listing
 from shoal.repository.namespaces import plain_name
+from shoal.repository.remote import RemoteSource
+from shoal.repository.source import WHOLE, ModelSource
+from shoal.storage.transfer import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +38,6 @@ _LISTING_WAIT_SECS = 5.0  # for which a thread waits while another lists the sam
 _SILENT_SECS = 20.0  # after which a repository that has not responded counts as unreadable
 _NO_ANSWER = "it does not respond"
 _UNMOUNTED = "it is empty and not the folder that it was; is its file system mounted?"
-_WHOLE = ""  # in place of a model's key: the repository itself
 
 
 class RepositoryFolders:
@@ -43,6 +47,7 @@ class RepositoryFolders:
         self,
         paths: Sequence[Path],
         *,
+        remote: Sequence[RemoteSource] = (),
         namespaced: bool = False,
         strict: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -55,7 +60,11 @@ class RepositoryFolders:
         self._namespaced = namespaced
         self._clock = clock
         self._registering = threading.Lock()  # guards the replacement of _repositories
-        self._repositories = [_Repository(path, namespaced, clock) for path in paths]
+        self._remote = tuple(remote)
+        self._repositories: list[ModelSource] = [
+            *(_FolderSource(path, namespaced, clock) for path in paths),
+            *self._remote,
+        ]
 
     def register(self, path: Path, names: Mapping[str, str]) -> None:
         """Add a repository, whose models have other names than their folders: `names` by folder.
@@ -70,7 +79,7 @@ class RepositoryFolders:
                     raise AlreadyExists(
                         f"failed to register '{name}', there is a conflicting mapping for '{name}'"
                     )
-            added = _Repository(path, self._namespaced, self._clock, names)
+            added = _FolderSource(path, self._namespaced, self._clock, names)
             self._repositories = [*self._repositories, added]
 
     def unregister(self, path: Path) -> set[str]:
@@ -118,7 +127,7 @@ class RepositoryFolders:
     def problems(self) -> dict[str, list[Problem]]:
         """For each repository, why it or models in it cannot be read; reads nothing itself."""
         return {
-            str(one.path): [
+            one.shown: [
                 Problem(sentence, plain_name(key), blocks=self._strict, repository=True)
                 for key, sentence in one.problems().items()
             ]
@@ -139,6 +148,52 @@ class RepositoryFolders:
         """Whether a read has been under way for too long without progress."""
         return any(one.note_silence() for one in self._repositories)
 
+    # ---- remote repositories
+
+    def open(self) -> dict[str, str]:
+        """List the remote repositories for the first time, side by side. Blocks.
+
+        Returns those that cannot be used, and why.
+        """
+        if not self._remote:
+            return {}
+        with ThreadPoolExecutor(len(self._remote), "shoal-list") as pool:
+            reasons = pool.map(lambda one: one.open(), self._remote)
+            return {
+                one.shown: reason
+                for one, reason in zip(self._remote, reasons, strict=True)
+                if reason
+            }
+
+    def refresh(self, older_than_secs: float = 0.0) -> None:
+        """List the remote repositories whose last listing is older. Blocks."""
+        old = [one for one in self._remote if one.is_older(older_than_secs)]
+        if old:
+            with ThreadPoolExecutor(len(old), "shoal-list") as pool:
+                list(pool.map(lambda one: one.refresh(), old))
+
+    def refresh_later(self, older_than_secs: float) -> None:
+        """List remote repositories on other threads, if that is longer ago."""
+        for one in self._remote:
+            one.refresh_later(older_than_secs)
+
+    def remote(self, folder: Path) -> RemoteSource | None:
+        """The remote repository that a model's folder is filled from; None for a local one."""
+        return next((one for one in self._remote if one.path == folder.parent), None)
+
+    def remote_models(self, name: str) -> dict[str, Path]:
+        """The folders of models called `name` in remote repositories, by key; does not block."""
+        return {
+            key: folder
+            for one in self._remote
+            for key, folder in one.models().items()
+            if folder.name == name
+        }
+
+    def downloads(self) -> dict[str, Progress]:
+        """The downloads in progress, by key of the model."""
+        return {key: one for source in self._remote for key, one in source.downloads().items()}
+
 
 def looks_unmounted(before: Listing | None, now: Listing) -> bool:
     """Whether a file system has gone rather than the models in it.
@@ -151,7 +206,7 @@ def looks_unmounted(before: Listing | None, now: Listing) -> bool:
     return before.identity != now.identity
 
 
-class _Repository:
+class _FolderSource(ModelSource):
     """One folder of models."""
 
     def __init__(
@@ -162,17 +217,11 @@ class _Repository:
         names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`names` are those of models that are not called as their folders, by folder."""
-        self.path = path
-        self._namespaced = namespaced
+        super().__init__(path.as_posix(), path, namespaced=namespaced, names=names)
         self._clock = clock
-        self._names = names
-        self.given_keys = {name: self._key(folder) for folder, name in names.items()}
         self._listed: Listing | None = None  # when it could last be read
-        self.known: Mapping[str, tuple[Path, Fingerprint]] = {}  # as `contents` last said
         self._reading = threading.Lock()  # held while the folder is listed: one thread may hang
         self._progress: dict[int, float] = {}  # of reads under way, by thread
-        self._noting = threading.Lock()  # guards _problems, and the order of what is logged
-        self._problems: Mapping[str, str] = {}  # by key of a model; _WHOLE: the repository
 
     def models(self) -> dict[str, Path]:
         """The folders of models by key; none if the repository cannot be read."""
@@ -208,27 +257,14 @@ class _Repository:
         self._note(problems)
         return now
 
-    def problems(self) -> dict[str, str]:
-        """Why it or models in it cannot be read, as sentences by key of the model."""
-        self.note_silence()
-        return {key: self._sentence(key, reason) for key, reason in self._problems.items()}
-
     def why_missing(self, key: str) -> str:
         """Why it may not have a model that is expected in it."""
-        problem = self._problems.get(_WHOLE)
+        problem = self._problems.get(WHOLE)
         if problem is not None:
-            return self._sentence(_WHOLE, problem)
+            return self._sentence(WHOLE, problem)
         listed, name = self._listed, plain_name(key)
         reason = listed.unreadable.get(name) if listed is not None else None
         return self._sentence(key, reason) if reason and key in (name, self._key(name)) else ""
-
-    def why_kept(self, key: str) -> str:
-        """Why a model that was loaded from it does not follow its folder."""
-        problems = self._problems
-        for what in (_WHOLE, key):
-            if what in problems:
-                return self._sentence(what, problems[what])
-        return ""
 
     def note_silence(self) -> bool:
         """Whether a read has made no progress for a while, which is a problem then."""
@@ -281,40 +317,3 @@ class _Repository:
             yield
         finally:
             del self._progress[thread]
-
-    def _key(self, folder: str) -> str:
-        name = self._names.get(folder, folder)
-        return f"{self.path.as_posix()}/{name}" if self._namespaced else name
-
-    # ---- what is known to be wrong
-
-    def _note_whole(self, reason: str) -> None:
-        """The repository can be read, or not and why; what is known of models stays."""
-        if not reason and _WHOLE not in self._problems:
-            return
-        with self._noting:
-            now = {key: text for key, text in self._problems.items() if key != _WHOLE}
-            self._replace({_WHOLE: reason, **now} if reason else now)
-
-    def _note(self, problems: Mapping[str, str]) -> None:
-        """The models that cannot be read, after all of them were."""
-        with self._noting:
-            whole = self._problems.get(_WHOLE)
-            self._replace({_WHOLE: whole, **problems} if whole is not None else problems)
-
-    def _replace(self, now: Mapping[str, str]) -> None:
-        before, self._problems = self._problems, now
-        for key, reason in now.items():
-            if before.get(key) != reason:
-                logger.error("%s; what is loaded continues to serve", self._sentence(key, reason))
-        for key in before:
-            if key not in now:
-                logger.info("%s can be read again", self._what(key))
-
-    def _sentence(self, key: str, reason: str) -> str:
-        return f"{self._what(key)} cannot be read: {reason}"
-
-    def _what(self, key: str) -> str:
-        if key == _WHOLE:
-            return f"the model repository '{self.path}'"
-        return f"the folder of model '{plain_name(key)}' in '{self.path}'"

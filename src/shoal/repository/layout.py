@@ -142,9 +142,14 @@ def version_folders(model: Path) -> dict[int, Path]:
 
 
 def select_versions(
-    policy: ModelVersionPolicy | None, available: Iterable[int], model: str
+    policy: ModelVersionPolicy | None,
+    available: Iterable[int],
+    model: str,
+    *,
+    quiet: bool = False,
 ) -> list[int]:
-    """The versions to serve by the version policy, ascending. Missing ones are only logged."""
+    """The versions to serve by the version policy, ascending. Missing ones are only logged, and
+    not even that if `quiet`."""
     there = sorted(available)
     if policy is None:
         return there[-1:]
@@ -152,7 +157,7 @@ def select_versions(
         return there
     if policy.specific is not None:
         for version in policy.specific.versions:
-            if version not in there:
+            if version not in there and not quiet:
                 logger.warning("version %d of model '%s' does not exist", version, model)
         return [version for version in there if version in policy.specific.versions]
     count = policy.latest.num_versions if policy.latest is not None else 1

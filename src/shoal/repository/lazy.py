@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from shoal.errors import ShoalError
 from shoal.repository import layout
@@ -31,6 +32,7 @@ class LazyModels:
 
     def __init__(self, settings: RepositorySettings, loader: ModelLoader) -> None:
         self._paths = settings.paths
+        self._poll_secs = settings.poll_secs
         self._namespaced = settings.namespacing
         self._loader = loader
         self._metrics = _Metrics(settings.preparation.metrics or CustomMetrics())
@@ -66,12 +68,17 @@ class LazyModels:
 
     def has(self, name: str) -> bool:
         """Whether there is a folder for a model called `name`; reads no other folder."""
-        return bool(layout.folders_named(self._paths, name))
+        if layout.folders_named(self._paths, name) or self._loader.folders.remote_models(name):
+            return True
+        self._loader.folders.refresh_later(self._poll_secs)
+        return False
 
     def discover(self, name: str) -> None:
         """Register the models called `name`, which were added after the start."""
         for folder in layout.folders_named(self._paths, name):
             self._loader.know(folder.as_posix() if self._namespaced else name)
+        for key in self._loader.folders.remote_models(name):
+            self._loader.know(key)
 
     def absent(self, lifecycle: ModelLifecycle) -> ShoalError:
         """The error for a model that does not serve: ModelLoading, or why its last load failed."""
@@ -84,10 +91,13 @@ class LazyModels:
         found = self._loader.found().get(
             lifecycle.name, []
         )  # folders, or files that declare models
-        return any(
-            version == -1 or (path / str(version)).is_dir() or (path.is_file() and version == 1)
-            for path in found
-        )
+        return any(version == -1 or self._has_version(path, version) for path in found)
+
+    def _has_version(self, path: Path, version: int) -> bool:
+        remote = self._loader.folders.remote(path)
+        if remote is not None:
+            return version in remote.versions(path)
+        return (path / str(version)).is_dir() or (path.is_file() and version == 1)
 
     def reason(self, lifecycle: ModelLifecycle, version: int, status: VersionStatus) -> str:
         """The reason that the index shows with the state of a version."""
@@ -117,6 +127,7 @@ class LazyModels:
         for tries_left in reversed(range(_TRIES)):
             evictions = self._make_room(key)
             try:
+                self._loader.folders.refresh(self._poll_secs)
                 self._loader.load_again(key)
             except ShoalError:
                 # A model that this one runs may have been evicted at this moment.
@@ -147,7 +158,11 @@ class LazyModels:
             if not self._namespaced or folder.as_posix() == key:
                 versions = layout.version_folders(folder)
                 return file_bytes(versions[max(versions)]) if versions else 0
-        return 0
+        at = self._loader.folders.remote_models(plain_name(key)).get(key)
+        remote = None if at is None else self._loader.folders.remote(at)
+        if at is None or remote is None:
+            return 0
+        return remote.size(at, max(remote.versions(at), default=0))
 
     def _residents(self) -> list[ResidentModel]:
         now_ns = time.monotonic_ns()

@@ -13,20 +13,23 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Internal, InvalidArgument, ShoalError
 from shoal.repository import dependencies, ensembles, layout, namespaces
 from shoal.repository.dependencies import DependencyRegistry
+from shoal.repository.downloads import ModelDownloads
 from shoal.repository.ensembles import RepositoryModels
 from shoal.repository.folders import RepositoryFolders
 from shoal.repository.lifecycle import UNLOADED, LoadFailed, ModelLifecycle
 from shoal.repository.memory import give_memory_back
 from shoal.repository.namespaces import namespace_of, plain_name
 from shoal.repository.preparation import Override, PreparationSettings, composing_names, prepare
+from shoal.repository.remote import RemoteSource
+from shoal.storage.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,8 @@ class RepositorySettings:
     """What is served, and how it may change."""
 
     paths: Sequence[Path]
+    remote: Sequence[RemoteSource] = ()
+    mirrors: Mirrors | None = None  # that of the remote ones, to be closed at the end
     control_mode: str = "none"  # none | poll | explicit | lazy
     poll_secs: float = 15
     load_models: Sequence[str] = ()  # explicit and lazy: loaded at the start, or ("*",)
@@ -60,9 +65,13 @@ class ModelLoader:
         self._settings = settings
         self._models = models
         self.folders = RepositoryFolders(
-            settings.paths, namespaced=settings.namespacing, strict=settings.strict
+            settings.paths,
+            remote=settings.remote,
+            namespaced=settings.namespacing,
+            strict=settings.strict,
         )
         self._preparation = dataclasses.replace(settings.preparation, models=models)
+        self._downloads = ModelDownloads(self.folders, self._preparation)
         self._overrides: dict[str, Override] = {}
         self._dependencies = DependencyRegistry()  # of ensembles on models
         # Called with the name of a model when other versions of it serve.
@@ -77,6 +86,7 @@ class ModelLoader:
             return failures
         self._dependencies.ask_for(names)
         found = self.found()
+        self._downloads.fetch_configs(names, found)
         needs = dependencies.closure(names, lambda name: self._composing(name, found))
         self._dependencies.note(needs)
 
@@ -89,10 +99,18 @@ class ModelLoader:
                 logger.exception("loading '%s' failed", name)
                 failures[name] = f"{type(error).__name__}: {error}"
 
-        with ThreadPoolExecutor(max(1, self._settings.load_threads), "shoal-load") as pool:
+        with (
+            self._downloads.started(needs, found) as downloads,
+            ThreadPoolExecutor(max(1, self._settings.load_threads), "shoal-load") as pool,
+        ):
             for level in dependencies.levels(needs):
-                list(pool.map(attempt, level))
+                wait([pool.submit(attempt, name) for name in downloads.as_complete(level)])
         return failures
+
+    def as_fetched(self, names: Sequence[str]) -> Iterator[str]:
+        """The names, each when the files of its model are on this machine; local ones at once."""
+        with self._downloads.started(names, self.found()) as downloads:
+            yield from downloads.as_complete(names)
 
     def load_requested(self, name: str, override: Override | None) -> None:
         """Load what a client requested by name, with the config and files of its request.
@@ -261,6 +279,8 @@ class ModelLoader:
         folder = folders[0] if folders else Path(name)
         preparation = dataclasses.replace(self._preparation, namespace=namespace_of(name))
         self._check_circle(lifecycle, folder)
+        if not brings_files:
+            self._fetch(lifecycle, folder, override)
         for attempt in range(self._settings.load_retries + 1):
             try:
                 lifecycle.load(lambda: prepare(plain, folder, preparation, override))
@@ -275,6 +295,15 @@ class ModelLoader:
                 break
         ready = ", ".join(str(version) for version in sorted(lifecycle.serving))
         logger.info("successfully loaded '%s' version %s", name, ready)
+
+    def _fetch(self, lifecycle: ModelLifecycle, folder: Path, override: Override | None) -> None:
+        """Have the files of a model of a remote repository on this machine. Earlier versions serve
+        meanwhile, and can be unloaded."""
+        try:
+            self._downloads.fetch(lifecycle.name, folder, override)
+        except ShoalError as error:
+            lifecycle.refuse(error.message)
+            raise _not_read(lifecycle.name, f": {error.code.value}: {error.message}") from error
 
     def _tell(self, name: str) -> None:
         self.changed(name)
@@ -305,7 +334,7 @@ class ModelLoader:
         plain = plain_name(name)
         folder = override.folder(plain) if override is not None else None
         if folder is None and found.get(name):
-            folder = found[name][0]
+            folder = self._downloads.config_folder(found[name][0])
         names = composing_names(plain, folder, self._preparation, override) if folder else []
         return self._keys(name, names, found)
 

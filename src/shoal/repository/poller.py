@@ -165,7 +165,7 @@ class RepositoryPoller:
         for name in gone:
             self._repository.folder_removed(name)
         retry = [name for name in changes.due(self._clock()) if name not in changed]
-        for name in [*changed, *retry]:
+        for name in self._repository.as_fetched([*changed, *retry]):
             self._repository.folder_changed(name)
             if self._repository.has_failed(name):
                 changes.failed(name, self._clock())

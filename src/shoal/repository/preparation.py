@@ -20,7 +20,7 @@ from shoal.backends.isolation.backend import PROCESS, with_isolation
 from shoal.backends.registry import BackendRegistry
 from shoal.config import codec, normalise, pbtxt, rules
 from shoal.config.backends import PYTHON, PYTHON_RUNTIME
-from shoal.config.model import ModelConfig, ModelInstanceGroup
+from shoal.config.model import ModelConfig, ModelInstanceGroup, ModelVersionPolicy
 from shoal.config.parameters import value_of
 from shoal.errors import ConfigError, Internal, InvalidArgument, ShoalError
 from shoal.instance import device
@@ -238,6 +238,16 @@ def composing_names(
     except ShoalError:
         return []  # its load will report the error
     return ensembles.composing_names(config)
+
+
+def version_policy(
+    name: str, folder: Path, settings: PreparationSettings, override: Override | None
+) -> ModelVersionPolicy | None:
+    """The version policy of a model, of which only the configuration is needed.
+
+    Raises ConfigError if that cannot be read.
+    """
+    return _read_config(name, folder, settings, override)[0].version_policy
 
 
 def _own_config(

@@ -27,6 +27,7 @@ from shoal.repository.on_demand import NOT_LOADED
 from shoal.repository.poller import RepositoryPoller
 from shoal.repository.preparation import Override
 from shoal.scheduler.batcher import BatcherClosed
+from shoal.storage.transfer import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class ModelRepository:
     def start(self) -> dict[str, str]:
         """Load models by the control mode; returns the reason of each failure. Blocks."""
         settings = self._settings
+        unusable = self._loader.folders.open()
         names = list(self._loader.found())
         if self._lazy is not None:
             self._lazy.start(names)
@@ -74,12 +76,12 @@ class ModelRepository:
             if settings.strict:
                 self._poller = poller
                 poller.watch()
-            return failures
+            return failures | unusable
         self._poller = poller
         before = poller.snapshot()
         failures = self._loader.load_all(list(before))
         poller.start(before)
-        return failures
+        return failures | unusable
 
     def stop(self) -> None:
         """Unload everything; returns when queued requests are answered and memory is released."""
@@ -89,6 +91,8 @@ class ModelRepository:
             self._lazy.stop()
         self._loader.unload_all()
         self._settings.preparation.declared.close()
+        if self._settings.mirrors is not None:
+            self._settings.mirrors.close()
 
     # ---- lookup
 
@@ -269,7 +273,8 @@ class ModelRepository:
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
         """Every model in the repositories or in memory, a row per version, as clients see it."""
-        found = self._loader.found()
+        self._loader.folders.refresh_later(self._settings.poll_secs)
+        found, downloads = self._loader.found(), self._loader.folders.downloads()
         pause = Pauses()
         rows: list[dict[str, str]] = []
         for key in sorted({*found, *self._lifecycles}, key=lambda key: (plain_name(key), key)):
@@ -288,8 +293,10 @@ class ModelRepository:
                 rows.append(
                     {"name": name, "state": VersionState.UNAVAILABLE.value, "reason": DUPLICATE}
                 )
-            elif not statuses:
+            elif not statuses and key not in downloads:
                 rows.append({"name": name} if self._lazy is None else _loads_first(name))
+            if key in downloads:
+                rows.append(_downloading(name, downloads[key]))
             for version in sorted(statuses):
                 status = statuses[version]
                 row = {"name": name, "version": str(version), "state": status.state.value}
@@ -325,6 +332,7 @@ class ModelRepository:
                 "override files need a 'config' parameter: send the model's whole config with them"
             )
         self._loader.read_again(name)
+        self._loader.folders.refresh()
         given = self._loader.folders.registered_as(name)
         keys = self._keys_to_load(name) if given is None else [given]
         if config_json is not None and len(keys) > 1:
@@ -416,6 +424,10 @@ class ModelRepository:
         except Exception:  # an error of a backend must not end the polling
             logger.exception("loading '%s' failed", name)
 
+    def as_fetched(self, names: Sequence[str]) -> Iterator[str]:
+        """The names, each when the files of its model are on this machine."""
+        return self._loader.as_fetched(names)
+
     def has_failed(self, name: str) -> bool:
         """Whether the last load of `name` did not succeed, even if an older one still serves."""
         lifecycle = self._lifecycles.get(name)
@@ -424,6 +436,16 @@ class ModelRepository:
     def folder_removed(self, name: str) -> None:
         """Unload a model whose folder does not exist any more."""
         self._loader.unload(name)
+
+
+def _downloading(name: str, progress: Progress) -> dict[str, str]:
+    """The row of the index for a model whose files are being downloaded."""
+    size = f"{progress.total_bytes / 1e6:.1f} MB"
+    return {
+        "name": name,
+        "state": VersionState.LOADING.value,
+        "reason": f"downloading: {progress.percent} % of {size}",
+    }
 
 
 def _loads_first(name: str) -> dict[str, str]:

@@ -10,7 +10,7 @@
 
 Servers of one machine share the folder. Whatever appears in it appears by a rename, so that a
 server may be killed at any moment. The modification time of a blob is made from its digest: after
-someone has written to it, it differs, and the content is checked by its digest before it is used.
+it was written to, it differs, and the content is checked by its digest before it is used.
 It is also checked at the first use after a start of the machine, so that nothing needs to be
 flushed to the disk while it is downloaded.
 """
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.storage.errors import CacheUnusable
+from shoal.storage.locks import open_lock, try_lock
 from shoal.storage.source import RemoteFile
 
 logger = logging.getLogger(__name__)
@@ -121,9 +121,9 @@ class RepositoryCache:
         path = self.folder / "locks" / key
         while True:
             with self.writing():
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                descriptor = open_lock(path)
             try:
-                if not _flock(descriptor):
+                if not try_lock(descriptor):
                     yield False
                     return
                 if not _is_same(descriptor, path):
@@ -236,7 +236,7 @@ class RepositoryCache:
             logger.info("repository cache: %d files deleted (%s bytes)", count, f"{freed:,}")
 
     def _delete_abandoned(self) -> None:
-        """Delete downloads that nobody has continued for days, and what sources have unpacked.
+        """Delete downloads that were not continued for days, and what sources have unpacked.
 
         Its contents are in the cache, too, where they count as used while there is another link.
         """
@@ -282,17 +282,6 @@ def _stamp_ns(blob_name: str) -> int:
 def _stamp(path: Path, name: str = "") -> None:
     stamp = _stamp_ns(name or path.name)
     os.utime(path, ns=(stamp, stamp))
-
-
-def _flock(descriptor: int) -> bool:
-    """False if another holds it. File systems without locks: as if it were free."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        logger.debug("no file locks in the repository cache: %s", error)
-    return True
 
 
 def _is_same(descriptor: int, path: Path) -> bool:

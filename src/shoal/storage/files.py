@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
+import sys
 from pathlib import Path
 
 _CLONE = 0x40049409  # FICLONE of Linux
@@ -34,6 +34,10 @@ def place_file(content: Path, path: Path, *, link_from_bytes: int = _LINK_FROM_B
 
 def _clone(content: Path, path: Path, status: os.stat_result) -> bool:
     """Whether a clone was made."""
+    if not sys.platform.startswith("linux"):
+        return False
+    import fcntl
+
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     source = os.open(content, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -46,6 +46,11 @@ class ModelFiles:
         return tuple(sorted([*rows, *((f"{folder}/", 0, 0) for folder in self.folders)]))
 
 
+def is_one_model(files: Iterable[RemoteFile]) -> bool:
+    """Whether a listing is that of one model: it has a configuration beside its folders."""
+    return any(file.path == _CONFIG for file in files)
+
+
 def by_model(files: Iterable[RemoteFile]) -> dict[str, ModelFiles]:
     """The models of a listing. Files beside the models, and hidden folders, are left out.
 

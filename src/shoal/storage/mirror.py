@@ -50,7 +50,7 @@ class Mirror:
     def __init__(
         self, source: Source, cache: RepositoryCache, transfer: Transfer, folder: Path
     ) -> None:
-        """`folder` is where its model folders are made; nobody else uses it."""
+        """`folder` is where its model folders are made; of this mirror alone."""
         self.source = source
         self.models: Mapping[str, ModelFiles] = {}  # as last listed
         self.listed_at: float | None = None
@@ -76,6 +76,10 @@ class Mirror:
             began = time.monotonic()
             policy = retries or self._transfer.retries
             files = with_retries(self.source.list, policy, self._transfer.stopped)
+            if listing.is_one_model(files):
+                raise StorageError(
+                    f"'{self.address}' is the folder of one model, not of models; serve its parent"
+                )
             found = listing.by_model(files)
             if found != self.models:
                 self._cache.save_listing(str(self.address), listing.to_rows(found))
@@ -145,7 +149,8 @@ class Mirror:
         folders = model.folders | {str(version) for version in versions}
         if placed.files == files and all((folder / one).is_dir() for one in ("", *folders)):
             return folder
-        progress = self._progress[name] = Progress(time.monotonic())
+        progress = Progress(time.monotonic(), f"model '{name}' from '{self.address}'")
+        self._progress[name] = progress
         try:
             found = self._transfer.fetch(self.source, list(files.values()), self._cache, progress)
             self._assemble(folder, files, found, folders, placed)

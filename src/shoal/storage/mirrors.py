@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -17,6 +16,7 @@ from types import TracebackType
 
 from shoal.storage.address import Address, parse
 from shoal.storage.cache import RepositoryCache, slug
+from shoal.storage.locks import open_lock, try_lock
 from shoal.storage.mirror import Mirror
 from shoal.storage.retries import RetryPolicy
 from shoal.storage.source import RemoteFile, Source, open_source
@@ -144,18 +144,17 @@ class _ServerFolder:
     def __init__(self, servers: Path) -> None:
         for lock in servers.glob("*.lock"):
             with contextlib.suppress(OSError):
-                descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+                descriptor = open_lock(lock)
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-                    lock.unlink(missing_ok=True)
+                    if try_lock(descriptor):
+                        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                        lock.unlink(missing_ok=True)
                 finally:
                     os.close(descriptor)
         self.path = servers / f"{os.getpid()}-{secrets.token_hex(4)}"
         self._lock = servers / f"{self.path.name}.lock"
-        self._descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is cleaned up
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._descriptor = open_lock(self._lock)
+        try_lock(self._descriptor)
         self.path.mkdir()
 
     def close(self) -> None:

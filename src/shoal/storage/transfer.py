@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -33,6 +32,7 @@ _RANGE_BYTES = 8 << 20
 _SMALLEST_RANGE_BYTES = 64 << 10  # under a rate limit
 _LOCKED_FROM_BYTES = 1 << 20  # smaller files are rather downloaded twice
 _LOCK_WAIT_SECS = 0.1
+_LOG_SECS = 10.0  # between two lines about one download
 
 
 @dataclass(slots=True)
@@ -40,6 +40,7 @@ class Progress:
     """How far a download is; read by any thread, and changed by those of the transfer."""
 
     started: float
+    name: str = ""  # of what is downloaded, for the log
     total_bytes: int = 0
     total_files: int = 0
     done_bytes: int = 0
@@ -195,7 +196,14 @@ class Transfer:
                 self._workers += 1
                 threading.Thread(target=self._work, name="shoal-download", daemon=True).start()
             self._changed.notify(len(job.ranges))
-        job.finished.wait()
+        while not job.finished.wait(_LOG_SECS):
+            progress = job.progress
+            logger.info(
+                "downloading %s: %d %% of %.1f MB",
+                progress.name or f"'{job.source.address}'",
+                progress.percent,
+                progress.total_bytes / 1e6,
+            )
         if job.error is not None:
             raise job.error
 
@@ -242,7 +250,7 @@ class Transfer:
         content = with_retries(attempt, self.retries, self.stopped)
         self._downloaded(source, end - start)
         job.progress.add(end - start)
-        download.write(content, start, end)
+        download.write(content, start)
 
 
 class _Job:
@@ -324,7 +332,7 @@ class _Download:
             self._ranges.write_text(f"{header}\n", encoding="ascii")
         return set()
 
-    def write(self, content: bytes | memoryview, start: int, end: int) -> None:
+    def write(self, content: bytes | memoryview, start: int) -> None:
         """Store a range; after the last one the file is in the cache. Raises ObjectDamaged."""
         if self.is_small:
             kind, expected = _expected(self.file)
@@ -334,14 +342,11 @@ class _Download:
                 path.write_bytes(content)
             self._complete(path, found, expected)
             return
-        with self._job.cache.writing():
-            descriptor = os.open(self._partial, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                view, offset = memoryview(content), start
-                while offset < end:
-                    offset += os.pwrite(descriptor, view[offset - start :], offset)
-            finally:
-                os.close(descriptor)
+        with self._job.cache.writing(), self._partial.open("r+b", buffering=0) as partial:
+            partial.seek(start)
+            view = memoryview(content)
+            while view:
+                view = view[partial.write(view) :]
         with self._writing:
             with self._job.cache.writing(), self._ranges.open("a", encoding="ascii") as ranges:
                 ranges.write(f"{start}\n")

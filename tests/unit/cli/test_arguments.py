@@ -211,6 +211,8 @@ def sample(option):
         "sagemaker_safe_port_range": "1-2",
         "model_load_gpu_limit": "0:0.5",
         "model_memory_budget": "4G",
+        "repository_cache_size": "4G",
+        "repository_download_rate": "100M",
         "cuda_memory_pool_byte_size": "0:1",
         "cuda_virtual_address_size": "0:1",
         "unix_socket_mode": "660",

@@ -15,6 +15,9 @@ from shoal.config.model import (
 )
 from shoal.models.spec import ModelSpec
 from tests.support.fakes import FakeBackend
+from tests.support.s3_fixtures import s3, s3_server
+
+__all__ = ["s3", "s3_server"]
 
 
 @pytest.fixture

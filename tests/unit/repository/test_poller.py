@@ -60,6 +60,9 @@ def test_failures_are_tried_again_with_growing_pauses():
 
 
 class ChangeListener:
+    def as_fetched(self, names):
+        return names
+
     def __init__(self):
         self.calls = []
         self.failing = set()

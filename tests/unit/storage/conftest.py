@@ -1,24 +1,9 @@
 import pytest
 
 from shoal.storage.mirrors import Mirrors, StorageSettings
-from shoal.storage.retries import RetryPolicy
-from tests.support.s3_server import MisbehavingS3
+from tests.support.s3_fixtures import QUICK, s3, s3_server
 
-QUICK = RetryPolicy(attempts=4, first_secs=0.002, longest_secs=0.01)
-
-
-@pytest.fixture(scope="session")
-def s3_server():
-    with MisbehavingS3() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(s3_server, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sEcReT")
-    s3_server.reset()
-    return s3_server
+__all__ = ["s3", "s3_server"]
 
 
 @pytest.fixture

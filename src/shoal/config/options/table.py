@@ -133,8 +133,9 @@ class Options:
 
     model_repository: tuple[str, ...] = _repository(
         (),
-        "Folder with one folder per model, Python file with functions, model file, or checkpoint "
-        "folder of transformers; the same as a PATH on the command line.",
+        "Folder with one folder per model, Python file with functions, model file, checkpoint "
+        "folder of transformers, or address of a remote repository (s3://, gs://, as://, https://, "
+        "hf://); the same as a PATH on the command line.",
         form="<path>",
         aliases=("--model-store",),
         empty=False,
@@ -169,6 +170,39 @@ class Options:
     )
     repository_poll_secs: float = _repository(
         15.0, "Seconds between two checks of the repository in poll mode.", limits=(0.1, None)
+    )
+    repository_cache: str = _repository(
+        "",
+        "Folder in which files of remote repositories are kept; by default the folder that "
+        "TRITON_AWS_MOUNT_DIRECTORY, TRITON_GCS_MOUNT_DIRECTORY or TRITON_AZURE_MOUNT_DIRECTORY "
+        "names, or shoal/repositories in the user's cache folder.",
+        form="<folder>",
+        empty=False,
+    )
+    repository_cache_size: str = _repository(
+        "",
+        "Size of that folder, in bytes or as 512M or 20G; beyond it, the files that were not used "
+        "for the longest time are deleted. By default there is no limit.",
+        form="<bytes>[K|M|G|T]",
+        pattern=checks.SIZE,
+        empty=False,
+    )
+    repository_offline: str = _repository(
+        "fail",
+        "What happens if a remote repository cannot be reached at the start: the server exits, or "
+        "starts with the models in the cache (cached).",
+        choices=("fail", "cached"),
+    )
+    repository_download_rate: str = _repository(
+        "",
+        "Bytes per second of all downloads from remote repositories together, such as 100M. By "
+        "default there is no limit.",
+        form="<bytes>[K|M|G|T]",
+        pattern=checks.SIZE,
+        empty=False,
+    )
+    repository_download_threads: int = _repository(
+        32, "Requests to remote repositories at a time.", limits=(1, 1024)
     )
     exit_on_error: bool = _repository(True, "Exit with 1 if a model fails to load at start.")
     strict_readiness: bool = _repository(
