@@ -20,6 +20,12 @@ _SMALL = {
     "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
     "MPNet": {**_SIZES, "intermediate_size": 64},
 }
+_IMAGES = {
+    "ViT": {**_SIZES, "intermediate_size": 64, "image_size": 32, "patch_size": 8},
+    "ResNet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]},
+    "ConvNext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
+    "EfficientNet": {"width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 320},
+}
 
 
 def text_checkpoint(folder: Path, architecture: str, **config: Any) -> Any:
@@ -44,6 +50,18 @@ def text_checkpoint(folder: Path, architecture: str, **config: Any) -> Any:
     (folder / "tokenizer.json").write_text(json.dumps(document))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": LONGEST}))
     return model
+
+
+def image_checkpoint(folder: Path, family: str, processor: str, **settings: Any) -> Any:
+    """Write a classifier of photos and its processor; the model, and the processor."""
+    import transformers
+
+    labels = {n: f"class {n}" for n in range(5)}
+    config = getattr(transformers, f"{family}Config")(**_IMAGES[family], id2label=labels)
+    model = saved(folder, getattr(transformers, f"{family}ForImageClassification"), config)
+    prepare = getattr(transformers, f"{processor}ImageProcessorPil")(**settings)
+    prepare.save_pretrained(folder)
+    return model, prepare
 
 
 def saved(folder: Path, kind: Any, config: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from types import SimpleNamespace
@@ -17,13 +18,22 @@ from tests.support.encoders import tokenizer_document
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
+PIL = pytest.importorskip("PIL.Image")
 
-from tests.support.checkpoints import text_checkpoint  # noqa: E402
+from tests.support.checkpoints import image_checkpoint, text_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
 
 TEXTS = ["the red fish", "a small shark sees the old boat near the river", "sea", "two fish"]
 QUERY = "one blue boat"
+SQUARE = {"height": 32, "width": 32}
+PHOTOS = {
+    "vit": (("ViT", "ViT"), {"size": SQUARE}),
+    "deit": (("ViT", "DeiT"), {"size": {"height": 36, "width": 36}, "crop_size": SQUARE}),
+    "resnet": (("ResNet", "ConvNext"), {"size": {"shortest_edge": 28}}),
+    "convnext": (("ConvNext", "ConvNext"), {"size": {"shortest_edge": 384}}),
+    "efficientnet": (("EfficientNet", "EfficientNet"), {"size": SQUARE}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +59,21 @@ def made(tmp_path_factory):
             "ranking": text_checkpoint(
                 checkpoints / "ranking", "BertForSequenceClassification", num_labels=1
             ),
+            "words": text_checkpoint(
+                checkpoints / "words",
+                "DistilBertForTokenClassification",
+                id2label=dict(enumerate(("O", "B-FISH", "I-FISH", "B-BOAT", "I-BOAT"))),
+            ),
+            "answers": text_checkpoint(checkpoints / "answers", "RobertaForQuestionAnswering"),
             "vectors": text_checkpoint(checkpoints / "vectors", "DistilBertModel"),
         }
-        for name in models:
+        photos = {
+            name: image_checkpoint(checkpoints / name, *words, **settings)
+            for name, (words, settings) in PHOTOS.items()
+        }
+        for name in (*models, *photos):
             export(checkpoints / name, folder / name)
-    yield SimpleNamespace(models=models, folder=folder, checkpoints=checkpoints)
+    yield SimpleNamespace(models=models, photos=photos, folder=folder, checkpoints=checkpoints)
     torch.set_num_threads(threads)
 
 
@@ -200,6 +220,52 @@ def test_wrong_requests(running, path, body, words):
     assert words in answer.error
 
 
+# ---- words
+
+
+@pytest.mark.parametrize("way", ["simple", "none"])
+def test_entities_are_those_of_the_pipeline(made, running, way):
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(made.folder / "words" / "tokenizer.json"), pad_token="[PAD]"
+    )
+    pipeline = transformers.pipeline(
+        "token-classification",
+        model=made.models["words"],
+        tokenizer=tokenizer,
+        aggregation_strategy=way,
+    )
+    found = posted(running, "/tag", texts=TEXTS, aggregation=way)["texts"]
+    for text, entities in zip(TEXTS, found, strict=True):
+        for one, wanted in zip(entities["entities"], pipeline(text), strict=True):
+            assert one["label"] == wanted.get("entity_group", wanted.get("entity"))
+            assert one["text"] == text[wanted["start"] : wanted["end"]]
+            assert one["score"] == pytest.approx(wanted["score"], abs=1e-5)
+    assert any(entities["entities"] for entities in found)
+
+
+# ---- answers
+
+
+def test_logits_of_answers(made, running):
+    pair = [("two fish", "the red fish sees the old boat")]
+    inputs = encoded(pair, types=False)
+    with torch.no_grad():
+        wanted = made.models["answers"](**inputs)
+    tensors = [
+        {"name": name, "datatype": "INT64", "shape": list(value.shape), "data": value.tolist()}
+        for name, value in inputs.items()
+    ]
+    outputs = posted(running, "/v2/models/answers/infer", inputs=tensors)["outputs"]
+    found = {output["name"]: output["data"] for output in outputs}
+    assert found["start_logits"] == pytest.approx(wanted.start_logits[0].tolist(), abs=1e-4)
+    assert found["end_logits"] == pytest.approx(wanted.end_logits[0].tolist(), abs=1e-4)
+    text = pair[0][1]
+    answer = posted(running, "/v2/models/answers/answer", text=text, question=pair[0][0])
+    sums = wanted.start_logits[0, 4:11, None].numpy() + wanted.end_logits[0, None, 4:11].numpy()
+    first, last = divmod(int(np.where(np.triu(np.ones((7, 7))), sums, -np.inf).argmax()), 7)
+    assert answer["answer"] == " ".join(text.split()[first : last + 1])
+
+
 # ---- embeddings
 
 
@@ -213,6 +279,28 @@ def test_vectors_of_an_encoder_that_torch_writes(made, running):
     np.testing.assert_allclose(found["embeddings"], wanted.numpy(), atol=1e-5)
     as_list = posted(running, "/embed", inputs=TEXTS)
     np.testing.assert_allclose(as_list, wanted.numpy(), atol=1e-5)
+
+
+# ---- photos
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+def test_labels_of_photos(made, running, name):
+    model, prepare = made.photos[name]
+    image = PIL.fromarray(np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8), "RGB")
+    image = image.resize((48, 40))  # smooth, so that a pixel more or less matters little
+    sent = io.BytesIO()
+    image.save(sent, "PNG")
+    answer = running.post(
+        f"/v2/models/{name}/classify", sent.getvalue(), {"Content-Type": "image/png"}
+    )
+    assert answer.status == 200, answer
+    found = {one["index"]: one["score"] for one in answer.json["images"][0]["labels"]}
+    with torch.no_grad():
+        pixels = torch.from_numpy(np.stack(prepare(image, return_tensors="np").pixel_values))
+        wanted = model(pixels).logits.softmax(-1)[0].tolist()
+    assert [found[index] for index in range(5)] == pytest.approx(wanted, abs=0.01)
+    assert answer.json["images"][0]["labels"][0]["label"] == f"class {np.argmax(wanted)}"
 
 
 # ---- what a checkpoint is for

@@ -36,7 +36,12 @@ class Kind(NamedTuple):
 KINDS = {
     "text-classification": Kind("labels for texts", "texts:write_text_classification"),
     "rerank": Kind("documents in the order of a query (cross-encoders)", "texts:write_rerank"),
+    "token-classification": Kind(
+        "labels for words: names, places and so on", "texts:write_token_classification"
+    ),
+    "question-answering": Kind("answers in a text", "texts:write_question_answering"),
     "sentence-embedding": Kind("vectors for texts", "sentence_embedding:write_embedding"),
+    "image-classification": Kind("labels for photos", "images:write_image_classification"),
     "blip": Kind("captions for photos (BlipForConditionalGeneration)", "generation:write_blip"),
     "gpt2": Kind("texts (GPT2LMHeadModel)", "generation:write_gpt2"),
 }
@@ -46,6 +51,9 @@ _BY_CLASS = {
 }
 _BY_ENDING = {
     "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForImageClassification": "image-classification",
     "Model": "sentence-embedding",
 }
 

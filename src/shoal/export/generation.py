@@ -11,14 +11,11 @@ from typing import Any
 
 from shoal.errors import Unsupported
 from shoal.export.checkpoint import Checkpoint
+from shoal.export.images import CLIP_LIKE, image_settings
 from shoal.export.writing import ExportOptions, write_json
 
 BLIP, GPT2 = "BlipForConditionalGeneration", "GPT2LMHeadModel"
 
-# What BLIP was trained with, for checkpoints without preprocessor_config.json.
-_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_STD = (0.26862954, 0.26130258, 0.27577711)
-_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _DEFAULT_MAX_TOKENS = 20  # as transformers'
 
 _CONFIG = """\
@@ -54,7 +51,7 @@ def write_blip(checkpoint: Checkpoint, folder: Path, options: ExportOptions) -> 
     blip = Blip(config, weights)
     text, side = config.text_config, blip.vision.image_size
     task = {
-        **image_settings(checkpoint, side),
+        **image_settings(checkpoint, side, CLIP_LIKE),
         **_generation_settings(checkpoint, stop=text.sep_token_id),
         "start_token": text.bos_token_id,
         "pad_token": text.pad_token_id,
@@ -89,30 +86,6 @@ def write_gpt2(checkpoint: Checkpoint, folder: Path, options: ExportOptions) -> 
     tokenizer = checkpoint.tokenizer_json()
     gpt2.decoder().save(folder / "1" / "decoder.onnx")
     _write_texts(folder, _CONFIG.format(task="", rows=options.max_sequences), settings, tokenizer)
-
-
-def image_settings(checkpoint: Checkpoint, side: int) -> dict[str, Any]:
-    """How photos are preprocessed, as entries of task.json."""
-    found = checkpoint.optional_json("preprocessor_config.json")
-    size = found.get("size", side)
-    if isinstance(size, Mapping):
-        size = size.get("height", size.get("shortest_edge", side))
-    if size != side:
-        raise Unsupported(
-            f"preprocessor_config.json makes photos {size} pixels large, the model takes {side}"
-        )
-    resampling = _RESAMPLING.get(found.get("resample", 3))
-    if resampling is None:
-        raise Unsupported(f"preprocessor_config.json: resample {found['resample']} is not known")
-    normalises = found.get("do_normalize", True)
-    return {
-        "size": side,
-        "crop": "none",
-        "interpolation": resampling,
-        "scale": found.get("rescale_factor", 1 / 255) if found.get("do_rescale", True) else 1,
-        "mean": list(found.get("image_mean", _MEAN)) if normalises else 0,
-        "std": list(found.get("image_std", _STD)) if normalises else 1,
-    }
 
 
 def _generation_settings(checkpoint: Checkpoint, stop: int) -> dict[str, Any]:

@@ -53,6 +53,19 @@ def write_rerank(checkpoint: Checkpoint, folder: Path, options: ExportOptions) -
     write_head(checkpoint, folder, options, "rerank", {})
 
 
+def write_token_classification(
+    checkpoint: Checkpoint, folder: Path, options: ExportOptions
+) -> None:
+    """Labels for words."""
+    write_head(checkpoint, folder, options, "token-classification", {})
+    write_labels(folder, checkpoint.labels())
+
+
+def write_question_answering(checkpoint: Checkpoint, folder: Path, options: ExportOptions) -> None:
+    """Answers to questions about a text."""
+    write_head(checkpoint, folder, options, "question-answering", {})
+
+
 def write_head(
     checkpoint: Checkpoint,
     folder: Path,

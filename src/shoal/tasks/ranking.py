@@ -39,7 +39,7 @@ class Ranking:
         """
         output = _output(settings, signature)
         classes = _classes(output)
-        labels = _labels(settings, output, folder)
+        labels = read_labels(settings, output, folder)
         if labels and classes not in (-1, len(labels)):
             settings.wrong(
                 "labels",
@@ -163,7 +163,7 @@ def _classes(output: TensorSpec) -> int:
     return long[0] if long else 1
 
 
-def _labels(settings: TaskSettings, output: TensorSpec, folder: Path) -> tuple[str, ...]:
+def read_labels(settings: TaskSettings, output: TensorSpec, folder: Path) -> tuple[str, ...]:
     """The labels of the setting, of the output's label_filename, or of labels.txt; else none."""
     if settings.value("labels") is None and (output.labels or not (folder / _LABELS).is_file()):
         return output.labels

@@ -26,6 +26,7 @@ BUILT_IN = MappingProxyType(
         "image-classification": ("classify", "shoal.tasks.images.task:ImageClassification"),
         "image-to-text": ("caption", "shoal.tasks.captions.task:ImageToText"),
         "rerank": ("rerank", "shoal.tasks.classification.rerank:Rerank"),
+        "token-classification": ("tag", "shoal.tasks.classification.tokens:TokenClassification"),
         "text-classification": (
             "predict",
             "shoal.tasks.classification.texts:TextClassification",

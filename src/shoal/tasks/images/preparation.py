@@ -52,6 +52,7 @@ class ImagePreparation:
     channels_first: bool
     reverse: bool  # BGR
     cover: Size | None  # the minimum size before the centre crop; None: stretch
+    stretch: Size  # the size before the centre crop, if photos are stretched
     resampling: Image.Resampling
     antialias: bool
     table: np.ndarray  # [channels, 256]: the input for each value of a pixel
@@ -88,7 +89,7 @@ class ImagePreparation:
             channels,
             channels_first,
             order == "BGR" and channels == 3,
-            _cover(settings, width, height),
+            *_before_crop(settings, width, height),
             _FILTERS[interpolation],
             antialias,
             table,
@@ -143,7 +144,7 @@ class ImagePreparation:
     def _resized(self, whole: Size) -> Size:
         """The size of a photo before the centre crop."""
         if self.cover is None:
-            return self.width, self.height
+            return self.stretch
         width, height = whole
         if self.cover[0] * height >= self.cover[1] * width:  # the width decides
             return self.cover[0], max(self.cover[1], int(height * self.cover[0] / width))
@@ -230,8 +231,8 @@ def _size(settings: TaskSettings, dims: Sequence[int]) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _cover(settings: TaskSettings, width: int, height: int) -> Size | None:
-    """The minimum size of a photo before the centre crop; None if it is stretched."""
+def _before_crop(settings: TaskSettings, width: int, height: int) -> tuple[Size | None, Size]:
+    """The minimum size of a photo before the centre crop, or None and what it is stretched to."""
     shorter = min(width, height)
     crop = settings.choice("crop", "center", ("center", "none"))
     if crop == "none":
@@ -241,11 +242,19 @@ def _cover(settings: TaskSettings, width: int, height: int) -> Size | None:
                 "photos are stretched to the model's size because 'crop' is none",
                 'Leave it out, or write "crop": "center"',
             )
-        return None
+        return None, (width, height)
+    pair = settings.value("resize")
+    if type(pair) is list:
+        if len(pair) != 2 or any(type(n) is not int or n > 1 << 14 for n in pair):
+            settings.wrong("resize", f"found {pair!r}", "Write 256, or [height, width]")
+        if pair[0] < height or pair[1] < width:
+            settings.wrong("resize", f"{pair} is smaller than the crop", "Write larger lengths")
+        return None, (pair[1], pair[0])
     resize = settings.integer(
         "resize", round(shorter * _MARGIN), lowest=shorter, highest=max(1 << 14, shorter)
     )
-    return round(width * resize / shorter), round(height * resize / shorter)
+    cover = round(width * resize / shorter), round(height * resize / shorter)
+    return cover, cover
 
 
 def _table(settings: TaskSettings, channels: int, datatype: DataType) -> np.ndarray:

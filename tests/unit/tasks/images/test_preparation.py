@@ -144,7 +144,7 @@ def test_as_resizing_and_then_cutting(settings, encode, gradient, size, interpol
 @given(width=some.integers(1, 400), height=some.integers(1, 400))
 def test_any_size_is_covered(width, height):
     preparation = ImagePreparation(
-        *(24, 40, 3, True, False, (46, 28), Image.Resampling.BILINEAR, True),
+        *(24, 40, 3, True, False, (46, 28), (46, 28), Image.Resampling.BILINEAR, True),
         *(np.zeros((3, 256)), None),
     )
     made_width, made_height = preparation._resized((width, height))
@@ -276,3 +276,17 @@ def test_very_long_photos_are_never_made_whole(
     assert not prepare.may_be_resized(size)
     assert prepare(encode(gradient(*size))).shape == (3, 224, 224)
     assert prepare.may_be_resized((4000, 3000))
+
+
+def test_photos_are_stretched_before_the_crop(settings, encode):
+    image = Image.fromarray(np.repeat(np.arange(64, dtype=np.uint8)[None], 20, 0)).convert("RGB")
+    row = of(settings, resize=[40, 64], crop="center", scale=1)(encode(image))
+    assert row[0, 0].tolist() == list(range(16, 48))  # the width was right; the height is doubled
+
+
+@pytest.mark.parametrize(
+    ("resize", "words"), [([40], "Write 256, or"), ([31, 40], "is smaller than the crop")]
+)
+def test_lengths_that_photos_cannot_be_stretched_to(settings, resize, words):
+    with pytest.raises(ConfigError, match=words):
+        of(settings, resize=resize)

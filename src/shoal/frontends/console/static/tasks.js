@@ -20,6 +20,7 @@ const FORMS = {
   "image-to-text": captionForm,
   "sentence-embedding": embedForm,
   "text-classification": predictForm,
+  "token-classification": tagForm,
   rerank: rerankForm,
 };
 
@@ -311,6 +312,23 @@ function predictForm(model) {
     shown: 'for text in found["texts"]:\n    print(text["labels"][0])',
     draw: (found, asked) =>
       found.texts.map(({ labels }, at) => bars(labels, found.texts.length > 1 ? asked.texts[at] : "")),
+  });
+}
+
+function tagForm(model) {
+  const text = h("textarea", { rows: 4, value: "Ada Lovelace met Charles Babbage in London." });
+  return textForm(model, {
+    verb: "tag",
+    title: "A text",
+    hint: "Send a text: its names and places appear here.",
+    button: "Mark",
+    controls: field("Text", text),
+    document: () => ({ text: text.value }),
+    shown: 'for entity in found["texts"][0]["entities"]:\n    print(entity["label"], entity["text"])',
+    draw({ texts: [{ entities }] }) {
+      if (!entities.length) return h("p", {}, "Nothing was marked in this text.");
+      return bars(entities.map(({ label, text, score }) => ({ label: `${text}: ${label}`, score })));
+    },
   });
 }
 
