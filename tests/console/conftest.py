@@ -31,7 +31,11 @@ def browser():
     with driver.sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+            args=[
+                *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
+                # A camera and a microphone, which are permitted.
+                *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
+            ],
         )
         yield launched
         launched.close()

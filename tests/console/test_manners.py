@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import shoal
 from shoal.cli.demo import photo as demo_photo
 from shoal.cli.demo import repository as demo_repository
 from shoal.testing.server import running_server
@@ -250,6 +251,57 @@ def test_a_photo_is_dropped(task_form, photo, expect):
     page.evaluate(script, list(photo["buffer"]))
     expect(page.get_by_alt_text("Chosen file: drop.png")).to_be_visible()
     expect(page.locator(".answer")).to_contain_text(f"400 no {MARKUP}")
+
+
+def test_a_photo_from_the_camera(task_form, expect, axe):
+    def classified(request):
+        assert request.post_data_buffer.startswith(b"\xff\xd8")
+        return {"json": {"images": [{"labels": [{"label": "a pattern", "score": 1, "index": 0}]}]}}
+
+    page = task_form("image-classification", {"**/classify": classified})
+    page.get_by_role("button", name="Use the camera").click()
+    shoot = page.get_by_role("button", name="Take the photo")
+    expect(shoot).to_be_enabled()
+    check(axe, page)
+    shoot.click()
+    expect(page.get_by_alt_text("Chosen file: camera.jpg")).to_be_visible()
+    expect(page.locator(".bars li").first).to_contain_text("a pattern")
+    expect(page.locator("video")).to_have_count(0)
+
+
+def test_a_conversation(page, expect, axe, tmp_path):
+    @shoal.model
+    def teller(prompt: str) -> str:
+        return prompt
+
+    asked = []
+
+    def answered(route):
+        asked.append(route.request.post_data_json["messages"])
+        if len(asked) == 3:
+            route.fulfill(status=400, json={"error": {"message": f"no {MARKUP}"}})
+            return
+        pieces = [{"choices": [{"delta": {"content": word}}]} for word in ("two ", "<b>fish</b>")]
+        lines = [*(json.dumps(piece) for piece in pieces), "[DONE]"]
+        body = "".join(f"data: {line}\n\n" for line in lines)
+        route.fulfill(body=body, content_type="text/event-stream")
+
+    with running_server(tmp_path, functions=[teller]) as running:
+        page.route("**/v1/chat/completions", answered)
+        page.goto(f"http://{running.http_address}/#/models/teller/try")
+        for words in ("How many?", "Really?", "And now?"):
+            page.get_by_label("Message", exact=True).fill(words)
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("button", name="Send")).to_be_enabled()
+        expect(page.locator(".bubble.assistant .said")).to_have_text(["two <b>fish</b>"] * 2)
+        expect(page.locator(".chat .notice")).to_contain_text(f"400 no {MARKUP}")
+        first = {"role": "user", "content": "How many?"}
+        reply = {"role": "assistant", "content": "two <b>fish</b>"}
+        assert asked[:2] == [[first], [first, reply, {"role": "user", "content": "Really?"}]]
+        expect(page.get_by_label("Message", exact=True)).to_have_value("And now?")
+        check(axe, page)
+        page.get_by_role("button", name="New conversation").click()
+        expect(page.locator(".bubble")).to_have_count(0)
 
 
 def test_a_caption_streams_in(task_form, photo, expect):

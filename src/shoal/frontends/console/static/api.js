@@ -98,6 +98,7 @@ async function said(answer) {
   try {
     const found = JSON.parse(text.replace(/^data: /, "")).error;
     if (typeof found === "string" && found) return found;
+    if (typeof found?.message === "string") return found.message; // of OpenAI's API
   } catch {
     // Not from Shoal: perhaps from a proxy.
   }
@@ -117,8 +118,8 @@ export async function* events(answer) {
       waiting = done ? "" : parts.pop();
       for (const part of parts) {
         const lines = part.split(/\r?\n/).filter((line) => line.startsWith("data:"));
-        if (lines.length)
-          yield JSON.parse(lines.map((line) => line.slice(5).trimStart()).join("\n"));
+        const data = lines.map((line) => line.slice(5).trimStart()).join("\n");
+        if (data && data !== "[DONE]") yield JSON.parse(data); // the end, in OpenAI's API
       }
       if (done) return;
     }

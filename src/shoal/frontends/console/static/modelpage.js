@@ -2,6 +2,7 @@
 
 import { Refused, askJson, modelPath } from "./api.js";
 import { batchPart } from "./batches.js";
+import { chatForm, isChatModel } from "./chat.js";
 import { configPart } from "./config.js";
 import { fill, h, setShown, setText } from "./dom.js";
 import { livePart } from "./live.js";
@@ -111,6 +112,12 @@ export function modelPage(store, { name, tab, version }) {
   };
 }
 
+/** The form for what a model does; null for one that is only tensors. */
+function specialForm(model) {
+  if (taskOf(model.config)) return () => taskForm(model);
+  return isChatModel(model) ? () => chatForm(model) : null;
+}
+
 function tryPart(store, name, version) {
   const room = h("div", {});
   let shown = ""; // the versions of the form
@@ -132,21 +139,22 @@ function tryPart(store, name, version) {
       made = mark;
       const model = { name, version, metadata, config };
       const tensors = () => tensorForm(model);
-      if (!taskOf(config)) {
+      const form = specialForm(model);
+      if (!form) {
         fill(room, tensors());
         return;
       }
-      const pane = h("div", {}, taskForm(model));
+      const pane = h("div", {}, form());
       const raw = h("button", { type: "button", class: "quiet" }, "Tensors instead");
       let plain = false;
       raw.addEventListener("click", () => {
         plain = !plain;
-        setText(raw, plain ? "Task form instead" : "Tensors instead");
-        fill(pane, plain ? tensors() : taskForm(model));
+        setText(raw, plain ? "Form instead" : "Tensors instead");
+        fill(pane, plain ? tensors() : form());
       });
       fill(
         room,
-        h("p", { class: "task-line" }, h("span", {}, "Task: ", h("b", {}, taskOf(config))), raw),
+        h("p", { class: "task-line" }, h("span", {}, "Task: ", h("b", {}, taskOf(config) || "conversation")), raw),
         pane,
       );
     } catch (error) {

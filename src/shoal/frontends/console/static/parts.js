@@ -1,6 +1,7 @@
 // Components that several pages use: notices, copyable text, pills, drop zones.
 
 import { hasHeaders, Refused, unlock, useKey } from "./api.js";
+import { cameraBox } from "./camera.js";
 import { announce, append, fill, freshId, h } from "./dom.js";
 
 const STATES = {
@@ -169,6 +170,7 @@ export function dropZone({ label, accept, take }) {
       h("span", { class: "button-like" }, "Choose a file"),
       h("span", {}, label),
     ),
+    cameraBox((file) => show(file)),
     preview,
   );
   let url = "";

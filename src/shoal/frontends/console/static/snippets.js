@@ -242,6 +242,27 @@ export function pythonStream({ host, model, version = "", inputs, locked = [] })
   );
 }
 
+// ---- conversations
+
+export function curlChat({ origin, document, locked = [] }) {
+  const url = shellWord(`${origin}/v1/chat/completions`);
+  return `curl -N ${url}${curlHeaders(locked)} -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(document))}`;
+}
+
+/** With OpenAI's own client. */
+export function pythonChat({ origin, document, locked = [] }) {
+  const headers = pythonHeaders(locked.filter((header) => !isKey(header)));
+  const key = locked.some(isKey) ? 'os.environ["SHOAL_API_KEY"]' : '"any"';
+  const more = headers.length ? `, default_headers={${headers.join(", ")}}` : "";
+  const values = Object.entries(document).map(([name, value]) => `${name}=${pythonValue(value)}`);
+  return (
+    `${locked.length ? "import os\n\n" : ""}from openai import OpenAI\n\n` +
+    `client = OpenAI(base_url=${pythonText(`${origin}/v1`)}, api_key=${key}${more})\n` +
+    `for piece in client.chat.completions.create(\n    ${values.join(",\n    ")},\n):\n` +
+    '    print(piece.choices[0].delta.content or "", end="", flush=True)\n'
+  );
+}
+
 // ---- tasks
 
 /** A file's bytes to a task. */
