@@ -78,8 +78,8 @@ class SharedMemory:
         `most_input_bytes` bounds one input: it is copied, and its region may be larger than memory.
         `most_ahead_bytes` bounds all that are copied before their models run.
         `find_cuda` looks for GPUs when a client first registers memory of one.
-        `names` are those of all front ends: `register` and `unregister` block then. `read_ahead`
-        counts what all of them copy ahead.
+        `names` are those of all front ends: what clients call blocks then. `read_ahead` counts what
+        all of them copy ahead.
         """
         self._allowed = allowed
         self._most_input_bytes = most_input_bytes
@@ -108,6 +108,7 @@ class SharedMemory:
         """
         self._check_allowed()
         check_key(name, key)
+        self._remove_unused(name)
         with self._lock:
             self._check_free(name)
             block = open_block(name, key, offset, byte_size)
@@ -142,6 +143,7 @@ class SharedMemory:
         if self._names is None:
             self._open_cuda(name, handle, device_id, byte_size)
             return
+        self._remove_unused(name)
         with self._lock:
             self._check_free(name)
         if not self._names.register(_REGION, name, ("cuda", handle, device_id, byte_size)):
@@ -180,6 +182,20 @@ class SharedMemory:
         if regions:
             self._names.unregister(_REGION, [region.name for region in regions])
 
+    def _remove_unused(self, name: str) -> None:
+        """Remove regions, or one, that were unregistered while requests used them, if the last one
+        has just ended: its client may look through another front end."""
+        if self._names is None:
+            return
+        with self._lock:
+            left = [
+                region.name
+                for region in self._regions.values()
+                if region.unregistered and name in ("", region.name)
+            ]
+        if left:
+            self._names.unregister(_REGION, left)
+
     def _leave(self, name: str, unused: Callable[[], None]) -> bool:
         """A region is to be unregistered in all processes; see `NameTaker`."""
         with self._lock:
@@ -207,6 +223,7 @@ class SharedMemory:
         return self._status(name, cuda=True)
 
     def _status(self, name: str, *, cuda: bool) -> list[dict[str, str | int]]:
+        self._remove_unused(name)
         with self._lock:
             region = self._regions.get(name)
             if name and region is None:

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from shoal.core.dtypes import UINT8
-from shoal.errors import AlreadyExists, InvalidArgument
+from shoal.errors import AlreadyExists, InvalidArgument, NotFound
 from shoal.frontends.clouds.sagemaker_models import SageMakerModels
 from shoal.frontends.shared_memory import SharedMemory
 from shoal.frontends.shared_names import NO_FILE
@@ -235,9 +235,12 @@ def test_regions_of_a_gpu_are_opened_by_every_front_end():
         frontends.append(FrontEnd(registry, registry.entries()))  # one that starts later
         memories.append(SharedMemory(names=frontends[-1].names, find_cuda=lambda: gpus[-1]))
         await asyncio.to_thread(second.unregister_cuda, "g")
-        assert [memory.cuda_status("g")[0]["name"] for memory in memories] == ["g"] * 4
+        for memory in memories:
+            assert await asyncio.to_thread(memory.cuda_status, "g")
         assert [gpu.open_blocks for gpu in gpus] == [1] * 4
         lease.release()
+        with pytest.raises(NotFound):  # at once, in each of them
+            await asyncio.to_thread(second.cuda_status, "g")
         await asyncio.wait_for(gpus[-1].closed.wait(), WAIT_SECS)
         assert [gpu.open_blocks for gpu in gpus] == [0] * 4
         await register(third)

@@ -187,9 +187,9 @@ class GrpcService:
 
     def _add_memory(self, memory: MemoryMethods) -> None:
         category = "shared-memory"
-        self._add_small(category, "SystemSharedMemoryStatus", memory.system_status)
-        self._add_small(category, "CudaSharedMemoryStatus", memory.cuda_status)
         for name, answer in (
+            ("SystemSharedMemoryStatus", memory.system_status),
+            ("CudaSharedMemoryStatus", memory.cuda_status),
             ("SystemSharedMemoryRegister", memory.system_register),
             ("SystemSharedMemoryUnregister", memory.system_unregister),
             ("CudaSharedMemoryUnregister", memory.cuda_unregister),

@@ -35,12 +35,12 @@ class MemoryRoutes:
     @_route(f"GET {_SYSTEM}[/region/{{region}}]/status", response="SystemRegions")
     def system_memory_status(self, exchange: Exchange, target: Target) -> None:
         """Registered regions of system shared memory."""
-        send_json(exchange, self._memory.status(target.region))
+        self._list(exchange, partial(self._memory.status, target.region))
 
     @_route(f"GET {_CUDA}[/region/{{region}}]/status", response="CudaRegions")
     def cuda_memory_status(self, exchange: Exchange, target: Target) -> None:
         """Registered regions of GPU memory."""
-        send_json(exchange, self._memory.cuda_status(target.region))
+        self._list(exchange, partial(self._memory.cuda_status, target.region))
 
     @_route(f"POST {_SYSTEM}/region/{{region}}/register", request="SystemRegionRequest")
     def system_memory_register(self, exchange: Exchange, target: Target) -> None:
@@ -75,6 +75,11 @@ class MemoryRoutes:
     def cuda_memory_unregister(self, exchange: Exchange, target: Target) -> None:
         """Unregister a region of GPU memory, or all of them."""
         self._change(exchange, partial(self._memory.unregister_cuda, target.region))
+
+    def _list(self, exchange: Exchange, work: Callable[[], Any]) -> None:
+        respond_if_blocking(
+            exchange, self._memory.asks_process, work, respond=partial(send_json, exchange)
+        )
 
     def _change(self, exchange: Exchange, work: Callable[[], None]) -> None:
         """Do `work`, on a thread if other processes have to do it, too; then respond."""
