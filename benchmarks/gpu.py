@@ -51,6 +51,7 @@ class Variant:
     title: str
     network: Any
     exported: bool = False
+    count: int = 1  # of instances
     more: str = ""
 
 
@@ -185,7 +186,8 @@ def write(folder: Path, variant: Variant, example: Sequence[torch.Tensor], confi
         else:
             traced = torch.jit.trace(variant.network, tuple(example), strict=False)
             traced.save(str(version / "model.pt"))
-    (version.parent / "config.pbtxt").write_text(config + variant.more, encoding="utf-8")
+    text = config.replace("COUNT", str(variant.count)) + variant.more
+    (version.parent / "config.pbtxt").write_text(text, encoding="utf-8")
 
 
 def config_of(kind: str, largest: int, inputs: str, outputs: str) -> str:
@@ -200,7 +202,7 @@ def config_of(kind: str, largest: int, inputs: str, outputs: str) -> str:
 
     return (
         f'backend: "pytorch"\nmax_batch_size: {largest}\ndynamic_batching {{ }}\n'
-        f"instance_group [ {{ kind: {kind} count: 1 }} ]\n"
+        f"instance_group [ {{ kind: {kind} count: COUNT }} ]\n"
         + listed("input", inputs)
         + listed("output", outputs)
     )
@@ -224,6 +226,8 @@ def table(
     for ends in asked.frontends:
         with serve(str(folder), f"--frontend-processes={ends}") as server:
             for variant in variants:
+                if asked.only and variant.name not in asked.only.split(","):
+                    continue
                 path = f"/v2/models/{variant.name}/infer"
                 check(answer(server.http_port, path, *request), expected, variant.name)
                 for connections in loads:
@@ -250,6 +254,7 @@ def tiny(asked: argparse.Namespace) -> list[str]:
     example = [torch.zeros(2, 16, dtype=torch.int32, device=asked.device) for _ in range(2)]
     variants = (
         Variant("script", "TorchScript", network),
+        Variant("script2", "TorchScript, two instances", network, count=2),
         Variant("graphs", "TorchScript, CUDA graphs", network, more=GRAPHS),
         Variant("export", "torch.export", network, exported=True),
     )
@@ -277,7 +282,8 @@ def bert_base(asked: argparse.Namespace) -> list[str]:
         expected = network(*example)[:1].cpu().numpy()
     variants = (
         Variant("script", "TorchScript", network),
-        Variant("graphs", "TorchScript, CUDA graphs", network, more=GRAPHS),
+        Variant("script2", "TorchScript, two instances", network, count=2),
+        Variant("graphs2", "the same with CUDA graphs", network, count=2, more=GRAPHS),
     )
     config = config_of(
         asked.kind,
@@ -293,6 +299,7 @@ def bert_base(asked: argparse.Namespace) -> list[str]:
             limits["eager", rows] = plain_rate(network, rows, asked)
             script = torch.jit.load(str(Path(folder) / "script" / "1" / "model.pt")).eval()
             limits["TorchScript", rows] = plain_rate(script, rows, asked)
+            limits["CUDA graph", rows] = plain_rate(script, rows, asked, captured=True)
             del script
         limit = max(limits.values())
         del network
@@ -312,20 +319,35 @@ def bert_base(asked: argparse.Namespace) -> list[str]:
     ]
 
 
-def plain_rate(network: Any, rows: int, asked: argparse.Namespace) -> float:
-    """Rows per second of the network without a server."""
+def plain_rate(
+    network: Any, rows: int, asked: argparse.Namespace, *, captured: bool = False
+) -> float:
+    """Rows per second of the network without a server; `captured` as a CUDA graph."""
     ids = torch.randint(1, 30000, (rows, 128))
     mask = torch.ones_like(ids)
     if asked.device == "cuda":
         ids, mask = ids.pin_memory(), mask.pin_memory()
 
+    given = [tensor.to(asked.device) for tensor in (ids, mask)]
+    graph = torch.cuda.CUDAGraph() if captured and asked.device == "cuda" else None
+    result: Any = None
+
     def once() -> None:
-        given = [tensor.to(asked.device, non_blocking=True) for tensor in (ids, mask)]
-        network(*given).cpu()
+        for place, tensor in zip(given, (ids, mask), strict=True):
+            place.copy_(tensor, non_blocking=True)
+        if graph is None:
+            network(*given).cpu()
+        else:
+            graph.replay()
+            result.cpu()
 
     with torch.inference_mode():
         for _ in range(5):
-            once()
+            network(*given)
+        if graph is not None:
+            with torch.cuda.graph(graph):
+                result = network(*given)
+        once()
         runs = 0
         start = time.perf_counter()
         while time.perf_counter() - start < min(2.0, asked.seconds):
@@ -334,8 +356,44 @@ def plain_rate(network: Any, rows: int, asked: argparse.Namespace) -> float:
         return runs * rows / (time.perf_counter() - start)
 
 
+ENSEMBLE = """platform: "ensemble"
+max_batch_size: 256
+input [ { name: "a" data_type: TYPE_INT32 dims: [ 16 ] },
+        { name: "b" data_type: TYPE_INT32 dims: [ 16 ] } ]
+output { name: "twice" data_type: TYPE_INT32 dims: [ 16 ] }
+ensemble_scheduling { step [
+  { model_name: "script" model_version: -1
+    input_map [ { key: "left" value: "a" }, { key: "right" value: "b" } ]
+    output_map [ { key: "OUTPUT__0" value: "sum" }, { key: "OUTPUT__1" value: "rest" } ] },
+  { model_name: "second" model_version: -1
+    input_map [ { key: "left" value: "sum" }, { key: "right" value: "rest" } ]
+    output_map { key: "OUTPUT__0" value: "twice" } }
+] }
+"""
+
+
+def ensemble(asked: argparse.Namespace) -> list[str]:
+    """Two of the tiny models, one after the other, with tensors that stay on the GPU."""
+    network = AddSub().eval()
+    example = [torch.zeros(2, 16, dtype=torch.int32, device=asked.device) for _ in range(2)]
+    config = config_of(
+        asked.kind, 256, "left INT32 16, right INT32 16", "OUTPUT__0 INT32 16, OUTPUT__1 INT32 16"
+    )
+    left, right = np.arange(16, dtype=np.int32)[None], np.ones((1, 16), np.int32)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("script", "second"):
+            write(Path(folder), Variant(name, "", network), example, config)
+        (Path(folder) / "both" / "1").mkdir(parents=True)
+        (Path(folder) / "both" / "config.pbtxt").write_text(ENSEMBLE, encoding="utf-8")
+        variants = (Variant("both", "ensemble of two", network),)
+        inputs = {"a": left, "b": right}
+        lines, _ = table(asked, Path(folder), variants, inputs, (2 * left,), asked.loads[0])
+    return ["**An ensemble of two add_sub models**", "", *lines, ""]
+
+
 WORKLOADS: dict[str, Callable[[argparse.Namespace], list[str]]] = {
     "tiny": tiny,
+    "ensemble": ensemble,
     "bert": bert_base,
 }
 
@@ -347,6 +405,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--frontends", default="1", help="numbers of front-end processes")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--only", default="", help="names of variants, by default all")
     parser.add_argument("--quick", action="store_true", help="one load each, of a second")
     parser.add_argument("--name", default="", help="write benchmarks/results/<name>.md, too")
     asked = parser.parse_args(words)

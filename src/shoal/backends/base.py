@@ -24,6 +24,7 @@ import numpy as np
 from shoal.backends.files import config_file
 from shoal.config.model import ModelConfig
 from shoal.config.parameters import Parameters
+from shoal.core.buffers import pool
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.request import Request
@@ -109,6 +110,8 @@ class Executor(ABC):
 
     # Runs the model's warm-up; set after it was created, for executors that are restarted.
     warm_up: Callable[[Executor | RequestExecutor], None] | None = None
+    # For how long the last `run` was blocked by a device, which is time of the model like CPU time.
+    blocked_ns: int = 0
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Sequence[np.ndarray]:
@@ -126,6 +129,11 @@ class Executor(ABC):
         """A faster `run` for batches of exactly these arrays, which are small; None if there is
         none. Where it raises, the batch goes to `run`; where that succeeds, all later ones do."""
         return None
+
+    def input_memory(self, size: int) -> memoryview:
+        """Memory that a large input of the next batch is joined in; free again when nothing refers
+        to it any more. Devices have memory that they read best."""
+        return pool.take(size)
 
     def prepare(self) -> None:
         """Wait until an execution can begin, such as for a process that is being restarted. Called
@@ -242,8 +250,8 @@ class RequestExecutor(ABC):
 class LoadedModel(ABC):
     """One loaded version of a model, which creates instances."""
 
-    # Whether `run` only computes and never waits for a device, a lock or the network. Then the
-    # event loop may run short executions itself.
+    # Whether `run` only computes, on the CPU or on one device, and never waits for a lock or the
+    # network. Then the event loop may run short executions itself.
     may_run_on_loop: bool = False
     # The model file's names for dimensions, by tensor, including the batch; None for dimensions
     # without a name. Dimensions of one name have one size.
@@ -275,6 +283,10 @@ class LoadedModel(ABC):
     def memory_elsewhere(self) -> int:
         """Bytes that the model uses in other processes."""
         return 0
+
+    def gpu_memory(self) -> Mapping[int, int]:
+        """Bytes that the model uses on each GPU, as far as its library knows."""
+        return {}
 
     def process_restarts(self) -> int | None:
         """How often processes of its instances were restarted; None if it has none."""

@@ -333,13 +333,21 @@ TABLE = (
         "HALF_PRECISION",
         one_of("fp16", "bf16"),
         "Computes in this precision; inputs and outputs keep the datatypes of the config. Weights "
-        "are converted; a torch.export program runs in autocast instead.",
+        "are converted; a torch.export program on a CPU, or with variable `dims`, runs in autocast "
+        "instead.",
     ),
     _pytorch(
         "CHANNELS_LAST",
         FLAG,
         "Weights and images in this layout, which is fastest for convolutions in half precision.",
-        "`false`",
+        "`true` for these on a GPU",
+    ),
+    _pytorch(
+        "OPTIMIZE_FOR_INFERENCE",
+        FLAG,
+        "On a GPU, TorchScript is frozen and optimised, and graphs of torch.export programs are "
+        "rewritten, when the model is loaded with fixed `dims`, if its results stay the same.",
+        "`true`",
     ),
     _pytorch(
         "ENABLE_TORCH_COMPILE",

@@ -9,7 +9,7 @@ which waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -36,10 +36,15 @@ class DeviceArray(Protocol):
 
 
 class OnDevice(NamedTuple):
-    """An output that stayed on its device, and how to copy it to numpy."""
+    """An output that stayed on its device, or some rows of one, and how to copy it to numpy."""
 
     array: DeviceArray
     to_host: Callable[[Any], np.ndarray]
+    rows: slice | None = None  # None: all of it
+
+    def on_host(self) -> np.ndarray:
+        """A copy as numpy."""
+        return self.to_host(self.array if self.rows is None else self.array[self.rows])
 
 
 class DeviceTensor(Tensor):
@@ -58,14 +63,14 @@ class DeviceTensor(Tensor):
     def array(self) -> np.ndarray:
         """The elements as numpy; the first call copies them."""
         if self._array is None:
-            self._array = self.content.to_host(self.content.array)
+            self._array = self.content.on_host()
         return super().array
 
     @property
     def raw(self) -> Buffer:
         """The elements as bytes; the first call copies them."""
         if self._raw is None and self._array is None:
-            self._array = self.content.to_host(self.content.array)
+            self._array = self.content.on_host()
         return super().raw
 
     def renamed(self, name: str, shape: tuple[int, ...]) -> DeviceTensor:
@@ -75,3 +80,25 @@ class DeviceTensor(Tensor):
     def with_shape(self, shape: tuple[int, ...]) -> Tensor:
         """The same elements under another shape with as many of them."""
         return self.renamed(self.name, shape)
+
+
+def adjacent(parts: Sequence[DeviceTensor]) -> list[tuple[OnDevice, tuple[int, ...]]]:
+    """The contents and shapes of tensors that are to be joined in this order. Adjacent rows of one
+    array are one of them, so that what was split for the requests of a batch is whole again."""
+    found: list[tuple[OnDevice, tuple[int, ...]]] = []
+    for part in parts:
+        content, shape = part.content, part.shape
+        if found and content.rows is not None:
+            before, whole = found[-1]
+            rows = before.rows
+            if (
+                before.array is content.array
+                and rows is not None
+                and rows.stop == content.rows.start
+                and whole[1:] == shape[1:]
+            ):
+                content = content._replace(rows=slice(rows.start, content.rows.stop))
+                found[-1] = content, (whole[0] + shape[0], *shape[1:])
+                continue
+        found.append((content, shape))
+    return found

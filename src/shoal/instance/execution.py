@@ -246,7 +246,7 @@ class Execution:
         if responses is None:
             return None
         elapsed_ns = output_start_ns - input_end_ns
-        model_ns = own_ns(elapsed_ns, cpu_ns)
+        model_ns = own_ns(elapsed_ns, cpu_ns, executor.blocked_ns)
         rows = template.rows * count
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
         self._statistics.executed_block(started, queued_ns, template.rows, rows, moments)
@@ -266,12 +266,12 @@ class Execution:
                 return self._compute_on_device(executor, batch, start_ns)
         names = wanted_outputs(batch, self._signature)
         assembly = self._assembly
-        inputs = join(batch) if assembly is None else assembly.join(batch)
+        inputs = join(batch, executor.input_memory) if assembly is None else assembly.join(batch)
         cpu_ns = thread_cpu_ns()
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns, executor.blocked_ns)
         if assembly is None:
             responses = split(batch, names, arrays, self._signature)
         else:
@@ -291,12 +291,12 @@ class Execution:
         """The same for requests made from one template: what holds for one holds for all."""
         outputs = self._planned_outputs.get(template) or self._outputs_of(template)
         names = outputs.names
-        inputs = join_planned(batch, template)
+        inputs = join_planned(batch, template, executor.input_memory)
         cpu_ns = thread_cpu_ns()
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns, executor.blocked_ns)
         response: list[list[Tensor]] | PlannedResponses | None = outputs.split(len(batch), arrays)
         if response is None:
             response = split(batch, names, arrays, self._signature)
@@ -321,12 +321,12 @@ class Execution:
         Planned requests have no tensors on a device and want none, so this is not for devices.
         """
         names = wanted_outputs(batch, self._signature)
-        inputs = join_mixed(batch, groups)
+        inputs = join_mixed(batch, groups, executor.input_memory)
         cpu_ns = thread_cpu_ns()
         input_end_ns = time.monotonic_ns()
         arrays = executor.run(inputs, names)
         output_start_ns = time.monotonic_ns()
-        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns, executor.blocked_ns)
         starts = first_rows(batch)
         total = starts[-1] + batch[-1].rows
         whole = whole_outputs(names, arrays, self._signature, total)
@@ -375,7 +375,7 @@ class Execution:
         input_end_ns = time.monotonic_ns()
         results = executor.run_on_device(inputs, names, on_device.kept(batch))
         output_start_ns = time.monotonic_ns()
-        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns, executor.blocked_ns)
         responses = on_device.split(batch, names, results, self._signature)
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
         return [(batch, responses)], moments, model_ns

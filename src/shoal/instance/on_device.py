@@ -77,5 +77,5 @@ class _DeviceOutput:
     def part(self, row: int, rows: int) -> Tensor:
         """The part of one request of several."""
         shape = (rows, *self._shape[1:])
-        content = OnDevice(self._result.array[row : row + rows], self._result.to_host)
+        content = self._result._replace(rows=slice(row, row + rows))
         return DeviceTensor(self._spec.name, self._spec.datatype, shape, content)

@@ -21,11 +21,12 @@ thread_cpu_ns: Callable[[], int] = (
 )
 
 
-def own_ns(elapsed_ns: int, cpu_before_ns: int) -> int:
-    """The CPU time in the `elapsed_ns` since the calling thread's was `cpu_before_ns`.
+def own_ns(elapsed_ns: int, cpu_before_ns: int, blocked_ns: int = 0) -> int:
+    """The CPU time in the `elapsed_ns` since the calling thread's was `cpu_before_ns`, and the time
+    for which it was blocked by a device.
 
     A short time counts as it is.
     """
     if elapsed_ns <= SHORT_NS:
         return elapsed_ns
-    return min(elapsed_ns, thread_cpu_ns() - cpu_before_ns)
+    return min(elapsed_ns, thread_cpu_ns() - cpu_before_ns + blocked_ns)

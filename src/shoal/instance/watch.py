@@ -179,6 +179,15 @@ class WatchedExecutor(Executor):
         """As the executor's."""
         return self._executor.end_execution(reason)
 
+    @property
+    def blocked_ns(self) -> int:  # type: ignore[override]
+        """The executor's."""
+        return self._executor.blocked_ns
+
+    def input_memory(self, size: int) -> memoryview:
+        """The executor's."""
+        return self._executor.input_memory(size)
+
     def close(self) -> None:
         """Close the executor."""
         self.watch.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from shoal.backends.base import (
     Executor,
@@ -60,6 +61,7 @@ class Model(ServedModel):
             spec, version, padding_setup.padded(signature, spec.config, loaded.axis_names)
         )
         self.statistics.memory_bytes = self.memory_bytes
+        self.statistics.gpu_memory = loaded.gpu_memory
         self.held_bytes = 0  # estimate, in this process; set after its load was measured
         self._loaded = loaded
         self._batcher = build_scheduler(spec, self._dropped, expected)
@@ -99,8 +101,7 @@ class Model(ServedModel):
         on_loop = None
         may_run_on_loop = loaded.may_run_on_loop and not spec.limited and self._health is None
         if spec.context.loop is not None and may_run_on_loop:
-            placement = Placement("KIND_CPU", 0, f"{spec.name}_loop")
-            executor = self._make_executor(placement)
+            executor = self._make_executor(_loop_placement(spec))
             on_loop = LoopInstance(
                 spec.context.loop, self._batcher, execution, executor, self.execution_placement
             )
@@ -248,8 +249,9 @@ class Model(ServedModel):
         return self._loaded.counters()
 
     def memory_bytes(self) -> int:
-        """Its estimated memory, in this process and in others of its own."""
-        return self.held_bytes + self._loaded.memory_elsewhere()
+        """Its estimated memory, in this process, in others of its own, and on GPUs."""
+        on_gpus = sum(self._loaded.gpu_memory().values())
+        return self.held_bytes + self._loaded.memory_elsewhere() + on_gpus
 
     def take_report(self, owner: object, report: Report | None) -> None:
         """Count what the replica of a front end has done; None: it is closed. For one thread."""
@@ -272,3 +274,12 @@ class Model(ServedModel):
             self._loaded.close()
         else:
             self._health.close(self._loaded.close)
+
+
+def _loop_placement(spec: ModelSpec) -> Placement:
+    """Where the event loop's instance runs: on the GPU of the others, or on the CPU."""
+    name = f"{spec.name}_loop"
+    for one in instance_specs(spec.config.instance_group):
+        if one.placement.kind == "KIND_GPU":
+            return replace(one.placement, name=name)
+    return Placement("KIND_CPU", 0, name)

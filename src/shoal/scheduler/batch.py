@@ -7,9 +7,9 @@ are split as a group; see `group_by_template`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from shoal.errors import BackendFailure
 
 _SMALL_BYTES = 16 * 1024  # up to here a copy costs less than a view
 POOLED_BYTES = 32 * 1024  # from here on inputs are joined in memory from a pool
+
+TakeMemory: TypeAlias = Callable[[int], memoryview]
 
 
 def shared_template(batch: Sequence[Request]) -> RequestTemplate | None:
@@ -65,33 +67,41 @@ def group_by_template(batch: Sequence[Request]) -> dict[RequestTemplate | None, 
     return groups
 
 
-def join(requests: Sequence[Request]) -> dict[str, np.ndarray]:
+def join(requests: Sequence[Request], take: TakeMemory = pool.take) -> dict[str, np.ndarray]:
     """The inputs of all requests, one array per input, rows in request order.
 
-    The requests passed validation and have equal batch keys, so this cannot fail.
+    The requests passed validation and have equal batch keys, so this cannot fail. Large inputs are
+    joined in memory from `take`.
     """
     first = requests[0].inputs
     if len(requests) == 1:
         return {name: tensor.array for name, tensor in first.items()}
-    return {name: join_tensors([request.inputs[name] for request in requests]) for name in first}
+    return {
+        name: join_tensors([request.inputs[name] for request in requests], take) for name in first
+    }
 
 
-def join_tensors(parts: Sequence[Tensor]) -> np.ndarray:
+def join_tensors(parts: Sequence[Tensor], take: TakeMemory = pool.take) -> np.ndarray:
     """Concatenates tensors that differ in their first dimension at most."""
     datatype = parts[0].datatype
     if datatype is not BYTES and all(part.has_raw for part in parts):
-        flat = np.frombuffer(_joined([part.raw for part in parts]), datatype.numpy)
+        flat = np.frombuffer(_joined([part.raw for part in parts], take), datatype.numpy)
         rows = sum([part.shape[0] for part in parts])
         return flat.reshape(rows, *parts[0].shape[1:])
     return np.concatenate([part.array for part in parts])
 
 
-def _joined(raws: Sequence[Buffer]) -> Buffer:
-    """Concatenates bytes; large ones in aligned memory from a pool."""
+def _joined(raws: Sequence[Buffer], take: TakeMemory = pool.take) -> Buffer:
+    """Concatenates bytes; large ones in aligned memory from `take`."""
     if sum(map(len, raws)) < POOLED_BYTES:
         return b"".join(raws)
     views = [memoryview(raw).cast("B") for raw in raws]
-    whole = pool.take(sum(map(len, views)))
+    total = sum(map(len, views))
+    whole = take(total)
+    if total >= len(views) * _SMALL_BYTES:  # numpy releases the GIL while it copies
+        parts = [np.frombuffer(view, np.uint8) for view in views]
+        np.concatenate(parts, out=np.frombuffer(whole, np.uint8))
+        return whole
     start = 0
     for view in views:
         end = start + len(view)
@@ -101,7 +111,9 @@ def _joined(raws: Sequence[Buffer]) -> Buffer:
 
 
 def join_planned(
-    requests: Sequence[PlannedRequest], template: RequestTemplate
+    requests: Sequence[PlannedRequest],
+    template: RequestTemplate,
+    take: TakeMemory = pool.take,
 ) -> dict[str, np.ndarray]:
     """As `join`, for requests made from one template: their bytes are joined as they came."""
     inputs: dict[str, np.ndarray] = {}
@@ -109,7 +121,8 @@ def join_planned(
     for index, (name, datatype, one) in enumerate(template.inputs):
         raws = [request.message[request.places[index]] for request in requests]
         shape = one if count == 1 else (count * one[0], *one[1:])
-        inputs[name] = np.ndarray(shape, datatype.numpy, raws[0] if count == 1 else _joined(raws))
+        whole = raws[0] if count == 1 else _joined(raws, take)
+        inputs[name] = np.ndarray(shape, datatype.numpy, whole)
     return inputs
 
 
@@ -126,7 +139,9 @@ def joined_contents(requests: Sequence[PlannedRequest]) -> list[Buffer]:
 
 
 def join_mixed(
-    batch: Sequence[Request], groups: Mapping[RequestTemplate | None, Sequence[int]]
+    batch: Sequence[Request],
+    groups: Mapping[RequestTemplate | None, Sequence[int]],
+    take: TakeMemory = pool.take,
 ) -> dict[str, np.ndarray]:
     """As `join`, for a batch with planned requests, for which no tensors are made."""
     rows = sum([request.rows for request in batch])
@@ -143,7 +158,7 @@ def join_mixed(
                 for position in positions:
                     request = cast("PlannedRequest", batch[position])
                     raws[position] = request.message[request.places[index]]
-        inputs[name] = np.ndarray((rows, *one[1:]), datatype.numpy, _joined(raws))
+        inputs[name] = np.ndarray((rows, *one[1:]), datatype.numpy, _joined(raws, take))
     return inputs
 
 

@@ -191,7 +191,9 @@ class ModelStatistics:
         self.load_duration_secs = 0.0  # set by `ready`
         self.loaded_ms = 0  # since the epoch; see `ready`
         self.loaded_ns = 0  # by the monotonic clock
-        self.memory_bytes: Callable[[], int] = lambda: 0  # about; set by the model
+        self.memory_bytes: Callable[[], int] = lambda: 0  # about, with GPUs; set by the model
+        # The part of it on each GPU, as far as it is known.
+        self.gpu_memory: Callable[[], Mapping[int, int]] = dict
         self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
         self.on_loop: Callable[[], bool] = lambda: False  # where it runs; set by the model
         self.instances: Callable[[], int | None] = lambda: None  # set by a model that has them
@@ -523,7 +525,7 @@ class ModelStatistics:
                 }
                 for rows, batch in reading.batches.items()
             ],
-            "memory_usage": _memory(self.memory_bytes()),
+            "memory_usage": _memory(self.memory_bytes(), self.gpu_memory()),
         }
 
 
@@ -546,8 +548,12 @@ def _read_summaries(
     return ModelSummaries(*[getattr(live, field.name).read(now_ns) for field in fields(live)])
 
 
-def _memory(held_bytes: int) -> list[dict[str, Any]]:
-    return [{"type": "CPU", "id": 0, "byte_size": held_bytes}] if held_bytes else []
+def _memory(held_bytes: int, on_gpus: Mapping[int, int]) -> list[dict[str, Any]]:
+    entries = [("CPU", 0, held_bytes - sum(on_gpus.values()))]
+    entries += [("GPU", number, size) for number, size in sorted(on_gpus.items())]
+    return [
+        {"type": kind, "id": number, "byte_size": size} for kind, number, size in entries if size
+    ]
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:

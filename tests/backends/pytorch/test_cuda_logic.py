@@ -6,6 +6,7 @@ tests/gpu runs the same code where there is a GPU.
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 
 from shoal.backends.base import Placement  # noqa: E402
-from shoal.backends.pytorch import graphs  # noqa: E402
+from shoal.backends.pytorch import cuda, graphs  # noqa: E402
 from shoal.backends.pytorch import model as model_module  # noqa: E402
 from shoal.backends.pytorch.script import ScriptProgram  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor, OnDevice  # noqa: E402
@@ -57,21 +58,20 @@ class Graph:
 
     replays = 0
 
-    def __init__(self, call, inputs, outputs):
-        self._call, self._inputs, self._outputs = call, inputs, outputs
+    def __init__(self, body):
+        self._body = body
 
     def pool(self):
         return "pool"
 
     def replay(self):
         Graph.replays += 1
-        for name, value in self._call(self._inputs).items():
-            self._outputs[name].copy_(value)
+        self._body()
 
 
-def captured(call, inputs, stream, pool):
-    outputs = {name: value.clone() for name, value in call(inputs).items()}
-    return Graph(call, inputs, outputs), outputs
+def captured(body, stream, pool):
+    body()
+    return Graph(body)
 
 
 @pytest.fixture
@@ -84,6 +84,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
     monkeypatch.setattr(graphs, "_capture", captured)
     monkeypatch.setattr(model_module, "has_cuda", lambda: True)
@@ -117,7 +118,7 @@ def on_device(array, shape=None):
 def test_arrays_in_and_out(loader, config, gpu):
     loaded = add_sub(loader, config)
     assert loaded.takes_device_tensors
-    assert not loaded.may_run_on_loop
+    assert loaded.may_run_on_loop  # while it is quick
     executor = loaded.executor(ON_GPU)
     rows = np.float32([[1, 2], [3, 4]])
     difference, total = executor.run({"left": rows, "right": rows}, ["OUTPUT__1", "OUTPUT__0"])
@@ -246,3 +247,212 @@ def test_a_traced_model_on_a_gpu(loader, monkeypatch):
     assert program.device == torch.device("cuda", 0)
     assert [slot.example for slot in program.inputs] == [(2, 3), (2, 3)]
     assert wanted[0] == "cuda"
+
+
+def test_inputs_of_all_sizes_and_types_are_copied(loader, config, gpu):
+    class Every(torch.nn.Module):
+        def forward(self, small, large, scalar, flags, halves):
+            return small * scalar + large.sum(1, keepdim=True) + halves.float(), ~flags
+
+    loader.script(Every())
+    large = 20_000  # in floats: more than is copied with others
+    inputs = [("small", "FP32", 2), ("large", "FP32", large), ("scalar", "FP32", 1)]
+    inputs += [("flags", "BOOL", 3), ("halves", "BF16", 2)]
+    written = config(inputs, [("OUTPUT__0", "FP32", 2), ("OUTPUT__1", "BOOL", 3)], 4)
+    executor = load(loader, written).executor(ON_GPU)
+    for rows in (1, 3):
+        total, flags = executor.run(
+            {
+                "small": np.full((rows, 2), 2, np.float32),
+                "large": np.ones((rows, large), np.float32),
+                "scalar": np.full((rows, 1), 3, np.float32),
+                "flags": np.array([[True, False, True]] * rows),
+                "halves": np.full((rows, 2), 0x3F80, np.uint16),  # 1 in BF16
+            },
+            ["OUTPUT__0", "OUTPUT__1"],
+        )
+        assert total.tolist() == [[large + 7] * 2] * rows
+        assert flags.tolist() == [[False, True, False]] * rows
+
+
+def test_results_that_stay_do_not_share_memory_with_later_inputs(loader, config, gpu):
+    class Same(torch.nn.Module):
+        def forward(self, x):
+            return x
+
+    loader.script(Same())
+    executor = load(loader, config([("x", "FP32", 2)], RESULTS[:1], 4)).executor(ON_GPU)
+    kept = [
+        executor.run_on_device({"x": np.float32([[value, 2]])}, ["OUTPUT__0"], {"OUTPUT__0"})[0]
+        for value in (1, 5)
+    ]
+    assert [item.array.tolist() for item in kept] == [[[1, 2]], [[5, 2]]]
+
+
+def test_large_outputs_of_a_graph(loader, config, gpu):
+    class Repeats(torch.nn.Module):
+        def forward(self, left, right):
+            return (left + right).repeat(1, 200_000)
+
+    loader.script(Repeats())
+    written = config(BOTH, [("OUTPUT__0", "FP32", 400_000)], 2)
+    executor = load(loader, written, parameters={"CUDA_GRAPHS": "true"}).executor(ON_GPU)
+    row = np.float32([[1, 2]])
+    (first,) = executor.run({"left": row, "right": row}, ["OUTPUT__0"])
+    (second,) = executor.run({"left": row, "right": row * 2}, ["OUTPUT__0"])
+    assert (first[0, -2:].tolist(), second[0, -2:].tolist()) == ([2, 4], [3, 6])
+    assert Graph.replays == 2
+
+
+def warnings_in(caplog):
+    return [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+class Convolutions(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
+        )
+
+    def forward(self, image):
+        return self.layers(image)
+
+
+IMAGES = [("image", "FP32", 3, 8, 8)], [("OUTPUT__0", "FP32", 4, 8, 8)]
+
+
+@pytest.mark.parametrize("form", ["script", "export"])
+@pytest.mark.parametrize("parameters", [{}, {"HALF_PRECISION": "bf16"}], ids=["fp32", "bf16"])
+def test_models_are_made_faster_at_load(loader, config, gpu, form, parameters, caplog):
+    if form == "script":
+        loader.script(Convolutions())
+    else:
+        loader.export(Convolutions(), torch.zeros(2, 3, 8, 8))
+    image = np.random.default_rng(0).random((2, 3, 8, 8), np.float32)
+    off = {"OPTIMIZE_FOR_INFERENCE": "false"}
+    plain = load(loader, config(*IMAGES, 4), parameters=off)
+    loaded = load(loader, config(*IMAGES, 4), parameters=parameters)
+    (expected,) = plain.executor(ON_GPU).run({"image": image}, ["OUTPUT__0"])
+    (found,) = loaded.executor(ON_GPU).run({"image": image}, ["OUTPUT__0"])
+    assert np.allclose(found, expected, atol=0.05)
+    (program,) = loaded._programs.values()
+    (original,) = plain._programs.values()
+    code = str(program.module.graph)
+    assert "batch_norm" in str(
+        original.module.inlined_graph if form == "script" else original.module.graph
+    )
+    assert "batch_norm" not in code
+    assert program.channels_last is bool(parameters)
+    assert program.nbytes > original.nbytes // 2 - 1  # constants are counted, too
+    assert not warnings_in(caplog)
+
+
+@pytest.mark.parametrize("problem", ["differs", "fails", "cannot"])
+def test_a_model_that_optimising_would_change_stays_as_it_is(
+    loader, config, gpu, problem, caplog, monkeypatch
+):
+    loader.script(Convolutions())
+
+    def optimize(program):
+        if problem == "cannot":
+            raise RuntimeError("no such operator")
+        made = Convolutions().eval()
+        made.forward = torch.abs if problem == "differs" else None
+        program._replace_module(made)
+        return True
+
+    monkeypatch.setattr(ScriptProgram, "optimize", optimize)
+    loaded = load(loader, config(*IMAGES, 4))
+    (program,) = loaded._programs.values()
+    assert isinstance(program.module, torch.jit.ScriptModule)
+    image = np.zeros((1, 3, 8, 8), np.float32)
+    assert loaded.executor(ON_GPU).run({"image": image}, ["OUTPUT__0"])[0].shape == (1, 4, 8, 8)
+    (record,) = warnings_in(caplog)
+    assert ("no such operator" if problem == "cannot" else "OPTIMIZE_FOR_INFERENCE: false") in (
+        record.getMessage()
+    )
+
+
+def test_half_precision_that_changes_the_results_is_not_used(loader, config, gpu, caplog):
+    class Large(torch.nn.Module):
+        def forward(self, x):
+            return x * 1e6 / 1e6  # more than FP16 can hold
+
+    loader.script(Large())
+    written = config([("x", "FP32", 2)], RESULTS[:1], 4)
+    loaded = load(loader, written, parameters={"HALF_PRECISION": "fp16"})
+    (found,) = loaded.executor(ON_GPU).run({"x": np.float32([[1, 2]])}, ["OUTPUT__0"])
+    assert found.tolist() == [[1, 2]]
+    assert "the model runs in full precision" in caplog.text
+
+
+def test_a_model_that_random_inputs_break_is_served_as_it_is(loader, config, gpu, caplog):
+    class Picky(torch.nn.Module):
+        def forward(self, x):
+            assert bool((x > 1).all())
+            return x
+
+    loader.script(Picky())
+    loaded = load(loader, config([("x", "FP32", 2)], RESULTS[:1], 4))
+    (found,) = loaded.executor(ON_GPU).run({"x": np.float32([[2, 3]])}, ["OUTPUT__0"])
+    assert found.tolist() == [[2, 3]]
+    assert not warnings_in(caplog)
+
+
+def test_short_waits_spin_and_long_ones_block(loader, config, gpu, monkeypatch):
+    """Spinning is measured by CPU time, so that waiting for the GIL does not count."""
+    executor = add_sub(loader, config).executor(ON_GPU)
+    took = {"cpu": 10_000, "clock": 5_000_000}
+    now = {"cpu": 0, "clock": 0}
+    used = []
+
+    def reader(name):
+        def read():
+            now[name] += took[name]
+            return now[name]
+
+        return read
+
+    monkeypatch.setattr(cuda.time, "thread_time_ns", reader("cpu"))
+    monkeypatch.setattr(cuda.time, "monotonic_ns", reader("clock"))
+    monkeypatch.setattr(Event, "synchronize", lambda event: used.append(event.blocking))
+    executor._wait()
+    executor._wait()
+    assert (used, executor.blocked_ns) == ([False, False], 0)
+    took["cpu"] = 1_000_000
+    executor._wait()
+    executor._wait()
+    assert (used[2:], executor.blocked_ns) == ([False, True], 5_000_000)
+    took["clock"] = 50_000  # short again
+    executor._wait()
+    executor._wait()
+    assert used[4:] == [True, False]
+    took["cpu"], took["clock"] = 1_000_000, 5_000_000
+    used.clear()
+    for _ in range(32):
+        executor._wait()
+    assert used.count(False) == 1
+
+
+def test_memory_on_gpus(loader, config, gpu, monkeypatch):
+    class Weights(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1000))
+
+        def forward(self, left, right):
+            return left * self.weight[:2] + right
+
+    loader.script(Weights())
+    written = config(BOTH, RESULTS[:1], 4)
+    loaded = load(loader, written, parameters={"CUDA_GRAPHS": "true"})
+    assert loaded.gpu_memory() == {}  # the CPU is no GPU
+    executor = loaded.executor(ON_GPU)
+    executor._graphs.nbytes = 50
+    (program,) = loaded._programs.values()
+    monkeypatch.setattr(program, "device", torch.device("cuda", 1))
+    assert loaded.gpu_memory() == {0: 50, 1: 4000}
+    executor.close()
+    assert loaded.gpu_memory() == {1: 4000}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shoal.core import dtypes
-from shoal.core.device_tensor import DeviceTensor, OnDevice
+from shoal.core.device_tensor import DeviceTensor, OnDevice, adjacent
 from shoal.core.request import Request, StepRequest
 from shoal.core.tensor import Tensor
 from shoal.scheduler.ensemble_tensors import hand_on
@@ -68,3 +68,27 @@ def test_only_steps_carry_a_wish():
     step = StepRequest("m", {}, None)
     step.device_outputs = frozenset({"y"})
     assert step.device_outputs == {"y"}
+
+
+def test_adjacent_rows_of_one_array_are_joined_as_one():
+    device = Device()
+    whole = OnDevice(np.arange(12).reshape(6, 2), device.copy)
+    other = OnDevice(np.zeros((1, 2)), device.copy)
+
+    def part(start, stop, shape=None, of=whole):
+        content = of._replace(rows=slice(start, stop))
+        return DeviceTensor("x", dtypes.INT64, shape or (stop - start, 2), content)
+
+    def joined(*parts):
+        return [(found.array is whole.array, found.rows, shape) for found, shape in adjacent(parts)]
+
+    everything = part(0, 1), part(1, 3), part(3, 6)
+    assert joined(*everything) == [(True, slice(0, 6), (6, 2))]
+    assert joined(*everything[::-1])[0] == (True, slice(3, 6), (3, 2))
+    assert len(joined(*everything[::-1])) == 3
+    assert len(joined(part(0, 1), part(2, 3))) == 2  # a row between them belongs to another batch
+    assert len(joined(part(0, 1), part(1, 2, (1, 1, 2)))) == 2
+    assert len(joined(part(0, 1), part(0, 1, of=other))) == 2
+    alone = DeviceTensor("x", dtypes.FP32, (1, 2), other)
+    assert joined(alone, alone) == [(False, None, (1, 2))] * 2
+    assert part(1, 3).array.tolist() == [[2, 3], [4, 5]]

@@ -35,6 +35,12 @@ def test_time_for_which_the_thread_did_not_run_does_not_count(
     assert own_time.own_ns(elapsed_ns, 7 * MILLISECOND) == own_ns
 
 
+def test_time_for_which_a_device_blocked_the_thread_counts(monkeypatch):
+    monkeypatch.setattr(own_time, "thread_cpu_ns", lambda: 8 * MILLISECOND)
+    assert own_time.own_ns(80 * MILLISECOND, 7 * MILLISECOND, 4 * MILLISECOND) == 5 * MILLISECOND
+    assert own_time.own_ns(3 * MILLISECOND, 7 * MILLISECOND, 4 * MILLISECOND) == 3 * MILLISECOND
+
+
 def test_half_a_millisecond_of_computing_is_seen():
     """Counters of the system that advance with its ticks would report none or several."""
     before_ns, begun_ns = own_time.thread_cpu_ns(), time.thread_time_ns()

@@ -137,6 +137,31 @@ def test_large_inputs_of_a_batch_do_not_share_memory():
             assert joined[name][:, 0].tolist() == list(range(first, first + count))
 
 
+@pytest.mark.parametrize("width", [2_000, 40_000])  # joined piece by piece, and by numpy
+def test_large_inputs_are_joined_in_the_memory_of_their_reader(width):
+    count = 8
+    template = RequestTemplate(
+        "m", -1, (("x", dtypes.INT32, (1, width)),), (), {}, 0, 0, 1, (), Replies()
+    )
+    rows = [np.full(width, number, np.int32).tobytes() for number in range(count)]
+    made = [PlannedRequest(template, row, (slice(None),), "", None, None, 0) for row in rows]
+    taken = []
+
+    def take(size):
+        taken.append(np.empty(size, np.uint8))
+        return taken[-1].data
+
+    full = [make_request(*one.inputs.values(), rows=1)[0] for one in made]
+    for joined in (
+        join_planned(made, template, take),
+        join(full, take),
+        join_mixed([*made[:-1], full[-1]], {template: range(count - 1), None: [count - 1]}, take),
+    ):
+        assert np.shares_memory(joined["x"], taken.pop(0))
+        assert joined["x"][:, -1].tolist() == list(range(count))
+    assert not taken
+
+
 @pytest.mark.parametrize("requests", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("outputs", [(), ("z",), ("z", "y")])

@@ -55,6 +55,18 @@ def test_a_new_model_has_every_key_and_counts_nothing():
     }
 
 
+def test_memory_on_gpus_is_a_part_of_all():
+    counted = ModelStatistics("m", 1)
+    counted.memory_bytes = lambda: 100
+    assert counted.snapshot()["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 100}]
+    counted.gpu_memory = lambda: {1: 60, 0: 30}
+    assert counted.snapshot()["memory_usage"] == [
+        {"type": "CPU", "id": 0, "byte_size": 10},
+        {"type": "GPU", "id": 0, "byte_size": 30},
+        {"type": "GPU", "id": 1, "byte_size": 60},
+    ]
+
+
 def test_one_batch_of_two_requests(make_request):
     counted = statistics(now_ns=1000)
     requests = [make_request(100, 110, rows=2), make_request(200, 250, rows=3)]

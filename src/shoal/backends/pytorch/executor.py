@@ -29,7 +29,7 @@ from shoal.backends.pytorch.names import index_of
 from shoal.backends.pytorch.program import Program, Results
 from shoal.backends.pytorch.settings import PyTorchSettings
 from shoal.config.model import ModelConfig
-from shoal.core.device_tensor import DeviceTensor, OnDevice
+from shoal.core.device_tensor import DeviceTensor, OnDevice, adjacent
 from shoal.core.dtypes import BY_CONFIG_NAME, BYTES, DataType
 from shoal.errors import BackendFailure, InvalidArgument, ShoalError
 
@@ -74,6 +74,7 @@ class TorchExecutor(Executor):
         self._own_outputs = program.stateful
         self._scalars = _scalar_inputs(program, config)
         self._half = program.half
+        self._channels_last = program.channels_last
         self._autocast = program.half if program.autocast else None
         self._mode = torch.inference_mode if settings.inference_mode else torch.no_grad
 
@@ -139,8 +140,7 @@ class TorchExecutor(Executor):
     def _joined(self, parts: Sequence[DeviceTensor]) -> torch.Tensor:
         """Tensors that another model left on a device, as one on ours; not necessarily our own."""
         tensors = [
-            torch.from_dlpack(part.content.array).reshape(part.shape).to(self.device)
-            for part in parts
+            _tensor_of(content).reshape(shape).to(self.device) for content, shape in adjacent(parts)
         ]
         if len(tensors) > 1:
             return torch.cat(tensors)
@@ -158,7 +158,7 @@ class TorchExecutor(Executor):
         """The tensor in the precision and the layout that the model is run with."""
         if self._half is not None and self._autocast is None and tensor.is_floating_point():
             tensor = tensor.to(self._half)
-        if self._settings.channels_last and tensor.dim() == 4 and tensor.is_floating_point():
+        if self._channels_last and tensor.dim() == 4 and tensor.is_floating_point():
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor
 
@@ -268,6 +268,12 @@ def _scalar_inputs(program: Program, config: ModelConfig) -> frozenset[str]:
     }
     ones = graph_config.scalar_dims(config.input, config)
     return frozenset(name for name in ones if name in known and known[name].dims == ())
+
+
+def _tensor_of(content: OnDevice) -> torch.Tensor:
+    array = content.array
+    tensor = array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
+    return tensor if content.rows is None else tensor[content.rows]
 
 
 def _are_floats(one: torch.dtype, other: torch.dtype) -> bool:

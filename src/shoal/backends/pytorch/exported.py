@@ -14,6 +14,7 @@ import torch
 
 from shoal.backends.files import short_name
 from shoal.backends.pytorch.archive import ProgramKind
+from shoal.backends.pytorch.fusion import rewritten
 from shoal.backends.pytorch.library import DATATYPES, clean_message, exclusive, quiet
 from shoal.backends.pytorch.names import Slot
 from shoal.backends.pytorch.program import (
@@ -47,6 +48,7 @@ class ExportedProgram(ModuleProgram):
                 f"{clean_message(error)}"
             ) from error
         self._spec = program.call_spec.in_spec
+        self._flat = False  # whether the module takes and returns tensors without their nesting
         signature = program.graph_signature
         nodes = {node.name: node for node in program.graph.nodes}
         user_inputs = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
@@ -92,11 +94,27 @@ class ExportedProgram(ModuleProgram):
             written,
             model=model,
             file=file,
+            flat=self._flat,
         )
 
     def use_half(self, half: torch.dtype) -> None:
-        """The graph names the datatypes it was exported with: only autocast can change them."""
+        """The graph names the datatypes it was exported with: only autocast can change them,
+        unless it is rewritten by `optimize`."""
         self.half, self.autocast = half, True
+
+    def optimize(self) -> bool:
+        """Rewrite the graph, in half precision if that is used."""
+        fuse = self.device.type == "cuda"
+        with quiet:
+            made = rewritten(self.module, half=self.half, fuse=fuse)
+        self._replace_module(made)
+        self._flat, self.autocast = True, False
+        return True
+
+    def revert(self) -> None:
+        """Use the graph of the file again."""
+        super().revert()
+        self._flat, self.autocast = False, self.half is not None
 
     def compile(self, options: Mapping[str, Any]) -> bool:
         """Compile the graph module."""

@@ -3,28 +3,101 @@
     batch of 3 --> the graph for 4, whose last row is undefined --> its first 3 rows
 
 They are captured when an instance is created, the largest first, so that the smaller ones reuse its
-memory from the shared pool. Replays of one instance run one after the other.
+memory from the shared pool. Small inputs are copied to the GPU together, and the copy of small
+outputs to the CPU is a part of the graph. Replays of one instance run one after the other.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
+
+from shoal.backends.pytorch.staging import Block, Form, block_bytes
 
 # Kernels are chosen, and TorchScript specialises, in the first runs.
 _RUNS_BEFORE_CAPTURE = 4
+# Up to here all rows are copied at once, used or not: that takes less than a copy for each tensor.
+_MOST_COPIED_BYTES = 1 << 20
 _capturing = threading.Lock()  # held while a graph is captured: one at a time in the process
 
+Call = Callable[[Mapping[str, torch.Tensor]], dict[str, Any]]
 
-class _CapturedGraph(NamedTuple):
+
+class CapturedGraph:
     """One captured graph with the memory it reads and writes."""
 
-    graph: Any
-    inputs: Mapping[str, torch.Tensor]
-    outputs: Mapping[str, torch.Tensor]
+    def __init__(
+        self,
+        call: Call,
+        forms: Mapping[str, Form],
+        device: torch.device,
+        stream: Any,
+        pool: Any,
+        *,
+        pinned: bool,
+    ) -> None:
+        """Capture `call` with inputs of these `forms`. Raises what the model or CUDA raises."""
+        self._inputs = Block(forms, device, pinned=pinned)
+        self._stages = block_bytes(forms) <= _MOST_COPIED_BYTES
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            self._outputs = _tensors(call(self.inputs), device)
+        results = {
+            name: Form(tuple(value.shape), value.dtype) for name, value in self._outputs.items()
+        }
+        self._results: Block | None = None
+        if block_bytes(results) <= _MOST_COPIED_BYTES:
+            self._results = Block(results, device, pinned=pinned)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with _capturing:
+            self.graph = _capture(lambda: self._run(call), stream, pool)
+
+    def _run(self, call: Call) -> None:
+        """What is captured."""
+        self._outputs = call(self.inputs)
+        if self._results is not None:
+            for name, place in self._results.tensors.items():
+                place.copy_(self._outputs[name])
+            self._results.to_host()
+
+    @property
+    def inputs(self) -> Mapping[str, torch.Tensor]:
+        """Where it reads its inputs, on the device."""
+        return self._inputs.tensors
+
+    @property
+    def outputs(self) -> Mapping[str, torch.Tensor]:
+        """What the last replay has computed, on the device; the next one overwrites it."""
+        return self._outputs if self._results is None else self._results.tensors
+
+    def upload(self, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Start one copy of the first rows of all inputs, on the current stream, after the last
+        replay has ended; false, with nothing done, if they are large."""
+        if not self._stages:
+            return False
+        for name, array in arrays.items():
+            place = self._inputs.arrays[name]
+            if array.size != place.size:
+                place = place[: len(array)]
+            np.copyto(place, array.reshape(place.shape))
+        self._inputs.to_device()
+        return True
+
+    @property
+    def copies_outputs(self) -> bool:
+        """Whether a replay copies the outputs to the CPU."""
+        return self._results is not None
+
+    def fetched(self, name: str, rows: int | None) -> np.ndarray:
+        """A copy of the first rows of an output that was copied, after the replay has ended."""
+        assert self._results is not None
+        array = self._results.arrays[name]
+        found: np.ndarray = array.copy() if rows is None else array[:rows].copy()
+        return found
 
 
 class CapturedGraphs:
@@ -32,73 +105,66 @@ class CapturedGraphs:
 
     def __init__(
         self,
-        call: Callable[[Mapping[str, torch.Tensor]], dict[str, Any]],
-        shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+        call: Call,
+        forms: Mapping[str, Form],
         sizes: Sequence[int],
         device: torch.device,
         stream: Any,
         *,
         batched: bool,
+        pinned: bool,
     ) -> None:
         """Capture `call` for every one of `sizes`; without a batch dimension there is one graph.
 
-        `shapes` leave the batch out. Raises what the model or CUDA raises.
+        `forms` leave the batch out. Raises what the model or CUDA raises.
         """
-        self._batched = batched
-        self._graphs: dict[int, _CapturedGraph] = {}
-        self._names = frozenset(shapes)
+        before_bytes = _reserved_bytes(device)
+        self._graphs: dict[int, CapturedGraph] = {}
+        self._names = frozenset(forms)
         pool = None
         for size in sorted(sizes, reverse=True) if batched else (1,):
-            inputs = {
-                name: torch.zeros((size, *dims) if batched else dims, dtype=kind, device=device)
-                for name, (dims, kind) in shapes.items()
+            own = {
+                name: Form((size, *form.shape), form.dtype) if batched else form
+                for name, form in forms.items()
             }
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with _capturing:
-                graph, outputs = _capture(call, inputs, stream, pool)
-            pool = graph.pool()
-            for name, output in outputs.items():
-                if not isinstance(output, torch.Tensor) or output.device != device:
-                    raise TypeError(f"output '{name}' is not a tensor on the GPU")
+            made = CapturedGraph(call, own, device, stream, pool, pinned=pinned)
+            pool = made.graph.pool()
+            for name, output in made.outputs.items():
                 if batched and (not output.dim() or output.shape[0] != size):
                     raise ValueError(f"output '{name}' does not have one row per row of the batch")
-            self._graphs[size] = _CapturedGraph(graph, inputs, outputs)
+            self._graphs[size] = made
         self._sizes = sorted(self._graphs)
+        # About: other threads may allocate memory at the same time.
+        self.nbytes = max(0, _reserved_bytes(device) - before_bytes)
 
-    def fits(self, rows: int | None, inputs: Mapping[str, Any]) -> bool:
-        """Whether there is a graph for a batch of `rows` with these inputs."""
-        return self._names == inputs.keys() and (rows is None or rows <= self._sizes[-1])
-
-    def replay(
-        self, rows: int | None, tensors: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Run a batch that `fits`, on the current stream.
-
-        The next replay overwrites the results; copy them before.
-        """
-        size = next(size for size in self._sizes if rows is None or size >= rows)
-        graph = self._graphs[size]
-        for name, tensor in tensors.items():
-            place = graph.inputs[name] if rows is None else graph.inputs[name][:rows]
-            place.copy_(tensor.reshape(place.shape), non_blocking=True)
-        graph.graph.replay()
-        if rows is None:
-            return dict(graph.outputs)
-        return {name: output[:rows] for name, output in graph.outputs.items()}
+    def find(self, rows: int | None, inputs: Mapping[str, Any]) -> CapturedGraph | None:
+        """The graph for a batch of `rows` with these inputs, if there is one."""
+        if self._names != inputs.keys():
+            return None
+        for size in self._sizes:
+            if rows is None or size >= rows:
+                return self._graphs[size]
+        return None
 
 
-def _capture(
-    call: Callable[[Mapping[str, torch.Tensor]], dict[str, Any]],
-    inputs: Mapping[str, torch.Tensor],
-    stream: Any,
-    pool: Any,
-) -> tuple[Any, dict[str, Any]]:
+def _reserved_bytes(device: torch.device) -> int:
+    return int(torch.cuda.memory_reserved(device)) if device.type == "cuda" else 0
+
+
+def _tensors(outputs: Mapping[str, Any], device: torch.device) -> dict[str, torch.Tensor]:
+    for name, output in outputs.items():
+        if not isinstance(output, torch.Tensor) or output.device != device:
+            raise TypeError(f"output '{name}' is not a tensor on the GPU")
+    return dict(outputs)
+
+
+def _capture(body: Callable[[], None], stream: Any, pool: Any) -> Any:
     with torch.cuda.stream(stream):
         for _ in range(_RUNS_BEFORE_CAPTURE):
-            call(inputs)
+            body()
         stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     # Other threads may allocate and launch meanwhile: only this one is captured.
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-        outputs = call(inputs)
-    return graph, outputs
+        body()
+    return graph

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,10 +28,11 @@ from shoal.backends.pytorch.cuda import CudaExecutor
 from shoal.backends.pytorch.eager import EagerProgram
 from shoal.backends.pytorch.executor import TorchExecutor, input_types, output_types
 from shoal.backends.pytorch.exported import ExportedProgram
-from shoal.backends.pytorch.library import HALVES, has_cuda, process
+from shoal.backends.pytorch.library import HALVES, clean_message, has_cuda, process
+from shoal.backends.pytorch.load_check import CLOSE, CLOSE_IN_HALF, LoadCheck
 from shoal.backends.pytorch.program import Program, Results
 from shoal.backends.pytorch.script import ScriptProgram
-from shoal.backends.pytorch.settings import COMPILE, HALF, PyTorchSettings
+from shoal.backends.pytorch.settings import COMPILE, HALF, OPTIMIZE, PyTorchSettings
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.errors import ConfigError
@@ -36,6 +40,7 @@ from shoal.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
+_MOST_ON_LOOP_BYTES = 64 << 20  # of weights on a GPU
 # After one of these the GPU rejects all work of this process.
 _FATAL = ("device-side assert", "illegal memory access", "unspecified launch failure")
 
@@ -78,12 +83,14 @@ class PyTorchModel(LoadedModel):
         self._lock = threading.Lock()  # guards _programs
         # Those that instances share; without sharing, the one for the first instance.
         self._programs: dict[torch.device | None, Program] = {}
+        self._on_gpus: weakref.WeakSet[CudaExecutor] = weakref.WeakSet()
         self._broken = False
         placements = context.placements or [Placement("KIND_CPU")]
         devices = [self._device(placement) for placement in placements]
         first = self._open(devices[0])
         try:
             self._check(first)
+            first = self._improved(first, placements[0])
         except BaseException:
             first.close()
             raise
@@ -91,10 +98,8 @@ class PyTorchModel(LoadedModel):
         self._shared = self._shares(first)
         if self._shared and first.outputs is not None:
             self.axis_names = _axis_names(first, config, self._file)
-        on_cpu = all(placement.kind == "KIND_CPU" for placement in placements)
-        quick = self._found.kind is not ProgramKind.EAGER and self._settings.compile is None
-        self.may_run_on_loop = on_cpu and quick and self._shared
         self._on_gpu = any(placement.kind == "KIND_GPU" for placement in placements)
+        self.may_run_on_loop = self._shared and self._is_for_loop(first, set(devices))
         self.takes_device_tensors = self._on_gpu and self._settings.keep_on_gpu
 
     @property
@@ -116,7 +121,9 @@ class PyTorchModel(LoadedModel):
         """Make an instance; the first one on a device loads the model there."""
         device = self._device(placement)
         with self._lock:
-            program = self._programs.pop(device, None) or self._open(device)
+            program = self._programs.pop(device, None)
+            if program is None:
+                program = self._improved(self._open(device), placement)
             if self._shared:
                 self._programs[device] = program
         on_gpu = device is not None and device.type == "cuda"
@@ -129,6 +136,8 @@ class PyTorchModel(LoadedModel):
                 owns=not self._shared,
                 on_failure=self._note_failure,
             )
+            if isinstance(made, CudaExecutor):
+                self._on_gpus.add(made)
             if self._settings.compile is not None:
                 self._first_run(made)
         except BaseException:
@@ -136,6 +145,18 @@ class PyTorchModel(LoadedModel):
                 program.close()
             raise
         return made
+
+    def gpu_memory(self) -> Mapping[int, int]:
+        """Weights and CUDA graphs on each GPU."""
+        found: dict[int, int] = {}
+        with self._lock:
+            shared = [program for program in self._programs.values() if self._shared]
+        for program in shared:
+            if program.device.type == "cuda":
+                _add(found, program.device, program.nbytes or 0)
+        for executor in list(self._on_gpus):
+            _add(found, executor.device, executor.own_bytes)
+        return {number: size for number, size in found.items() if size}
 
     def ready(self) -> bool:
         """False if the GPU has failed and the server must be restarted."""
@@ -152,18 +173,46 @@ class PyTorchModel(LoadedModel):
             torch.cuda.empty_cache()
 
     def _open(self, device: torch.device | None) -> Program:
-        program = open_program(
+        return open_program(
             self._found,
             device,
             runners=self._runners,
             model_class=self._settings.model_class,
             file=self._file,
         )
-        if self._settings.half:
-            program.use_half(HALVES[self._settings.half])
-        if self._settings.channels_last:
+
+    def _improved(self, program: Program, placement: Placement) -> Program:
+        """The program in the precision and layout of the config, and on a GPU made faster if that
+        leaves its results as they are."""
+        chosen = self._settings
+        on_gpu = placement.kind == "KIND_GPU"
+        check = None
+        if on_gpu and not program.stateful and chosen.compile is None:
+            check = LoadCheck.of(program, self._config, chosen, self._file)
+        layout = chosen.channels_last
+        if layout is None:
+            layout = on_gpu and bool(chosen.half) and program.has_convolutions
+        if chosen.half:
+            program.use_half(HALVES[chosen.half])
+        if layout:
             program.use_channels_last()
-        options = self._settings.compile
+        if chosen.half and check is not None:
+            apart = check.difference(program)
+            if apart > CLOSE_IN_HALF:
+                logger.warning(
+                    "%s: the results in %s differ from those in full precision by %s: the model "
+                    "runs in full precision. Write %s only for models that can be converted",
+                    self._file,
+                    chosen.half,
+                    _percent(apart),
+                    HALF,
+                )
+                program.close()
+                self._settings = replace(chosen, half="")
+                return self._improved(self._open(self._device(placement)), placement)
+        if check is not None and chosen.optimize:
+            self._optimize(program, check)
+        options = chosen.compile
         if options is not None and not program.compile(options):
             logger.warning(
                 "%s: %s has no effect: the model (%s) is compiled already",
@@ -172,6 +221,37 @@ class PyTorchModel(LoadedModel):
                 program.kind.value,
             )
         return program
+
+    def _optimize(self, program: Program, check: LoadCheck) -> None:
+        try:
+            if not program.optimize():
+                return
+        except Exception as error:  # noqa: BLE001 - it runs as it is
+            logger.warning("%s: cannot be optimised: %s", self._file, clean_message(error))
+            return
+        apart = check.difference(program)
+        if apart <= (CLOSE_IN_HALF if self._settings.half else CLOSE):
+            program.accept()
+            return
+        program.revert()
+        logger.warning(
+            "%s: optimised for inference, the model gives results that differ by %s: it runs as it "
+            "is. Write %s: false to leave this out",
+            self._file,
+            _percent(apart),
+            OPTIMIZE,
+        )
+
+    def _is_for_loop(self, program: Program, devices: set[torch.device | None]) -> bool:
+        """Whether the event loop may run it if it is quick; for that it gets another instance."""
+        if self._found.kind is ProgramKind.EAGER or self._settings.compile is not None:
+            return False
+        if devices == {_CPU}:
+            return True
+        # Executions of large models are long, and more of their CUDA graphs take much memory.
+        size = program.nbytes
+        one_gpu = None not in devices and len(devices) == 1
+        return one_gpu and size is not None and size <= _MOST_ON_LOOP_BYTES
 
     def _shares(self, program: Program) -> bool:
         wanted = self._settings.share_weights
@@ -251,6 +331,15 @@ class PyTorchModel(LoadedModel):
                 self._config.name,
                 text.partition("\n")[0],
             )
+
+
+def _add(found: dict[int, int], device: torch.device, size: int) -> None:
+    number = device.index or 0
+    found[number] = found.get(number, 0) + size
+
+
+def _percent(share: float) -> str:
+    return "too much to compare them" if share == math.inf else f"{share:.1%}"
 
 
 def _has_floats(config: ModelConfig) -> bool:

@@ -35,6 +35,7 @@ class Program(ABC):
     device: torch.device = torch.device("cpu")  # the device of its inputs
     half: torch.dtype | None = None  # the precision to run it with, if it differs from its own
     autocast: bool = False  # whether autocast does that, without converting the weights
+    channels_last: bool = False  # whether images are to have that layout
 
     @abstractmethod
     def caller(self, written: Sequence[str], *, model: str, file: str) -> Caller:
@@ -49,12 +50,37 @@ class Program(ABC):
 
     def use_channels_last(self) -> None:
         """Lay the weights of convolutions out for inputs in the channels-last format."""
+        self.channels_last = True
+
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether it has weights that look like those of convolutions of images."""
+        return False
+
+    def optimize(self) -> bool:
+        """Make it faster, with the same results but for rounding; false if there is no way to.
+
+        Raises what PyTorch raises; then it is as it was. `revert` or `accept` has to follow.
+        """
+        return False
+
+    def revert(self) -> None:
+        """Undo `optimize`."""
+        return
+
+    def accept(self) -> None:
+        """Release what `revert` needs."""
         return
 
     def compile(self, options: Mapping[str, Any]) -> bool:
         """Let torch.compile compile it at its first run; false if that is impossible."""
         del options
         return False
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes of its weights; None if they are not known."""
+        return None
 
     def close(self) -> None:
         """Release the model; executors must have released their callers."""
@@ -65,6 +91,28 @@ class ModuleProgram(Program):
     """A program whose model is an `nn.Module`."""
 
     module: Any
+    _original: Any = None  # the module before `optimize`
+    _nbytes: int | None = None  # of its weights, which are constants of the code after `optimize`
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes of parameters and buffers."""
+        if self._nbytes is not None:
+            return self._nbytes
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return int(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+
+    def _replace_module(self, module: Any) -> None:
+        self._nbytes = self.nbytes
+        self._original, self.module = self.module, module
+
+    def revert(self) -> None:
+        """Use the module of the file again."""
+        self.module, self._original = self._original, None
+
+    def accept(self) -> None:
+        """Release the module of the file."""
+        self._original = None
 
     def use_half(self, half: torch.dtype) -> None:
         """Convert parameters and buffers."""
@@ -73,11 +121,17 @@ class ModuleProgram(Program):
 
     def use_channels_last(self) -> None:
         """Convert the weights."""
+        self.channels_last = True
         self.module.to(memory_format=torch.channels_last)
+
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether it has weights of four dimensions."""
+        return any(tensor.dim() == 4 for tensor in self.module.parameters())
 
     def close(self) -> None:
         """Let go of the module."""
-        self.module = None
+        self.module = self._original = None
 
     def by_argument(self, written: Sequence[str], *, model: str, file: str) -> Caller:
         """As `caller`, for a module whose arguments are the slots."""
@@ -110,8 +164,9 @@ def by_tree(
     *,
     model: str,
     file: str,
+    flat: bool = False,
 ) -> Caller:
-    """A caller for nested arguments, whose nesting is `spec`.
+    """A caller for nested arguments, whose nesting is `spec`; with `flat`, `call` takes its leaves.
 
     `slots` are its tensors in order; `constants` are the other leaves, by their position among all
     leaves, with their values at export.
@@ -123,6 +178,7 @@ def by_tree(
             raise not_given(slot, slots, model, file)
     ordered = [taken[place] for place in range(len(slots))]
     plain = not constants and _is_plain(spec)
+    filled = range(spec.num_leaves)
 
     def run(values: Mapping[str, Any]) -> Any:
         if len(values) < len(ordered):
@@ -135,10 +191,9 @@ def by_tree(
         if plain:
             return call(*tensors)
         given = iter(tensors)
-        leaves = [
-            constants[place] if place in constants else next(given)
-            for place in range(spec.num_leaves)
-        ]
+        leaves = [constants[place] if place in constants else next(given) for place in filled]
+        if flat:
+            return call(*leaves)
         args, kwargs = pytree.tree_unflatten(leaves, spec)
         return call(*args, **kwargs)
 

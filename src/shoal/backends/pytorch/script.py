@@ -49,6 +49,13 @@ class ScriptProgram(ModuleProgram):
         self.outputs = _outputs(schema.returns)
         self.mutates_inputs, self.stateful = _writes(self.module)
 
+    def optimize(self) -> bool:
+        """Weights become constants, batch norms a part of them, convolutions are fused."""
+        with quiet:
+            made = torch.jit.optimize_for_inference(torch.jit.freeze(self.module))
+        self._replace_module(made)
+        return True
+
     def caller(self, written: Sequence[str], *, model: str, file: str) -> Caller:
         """Call forward with the tensors, or with one dictionary that has them all."""
         if self._takes_dictionary:

@@ -1,7 +1,7 @@
 """How a model is run, by its config and --backend-config=pytorch,…
 
 The upper-case parameters are Triton's, except HALF_PRECISION, CHANNELS_LAST, CUDA_GRAPHS,
-KEEP_ON_GPU, ENABLE_TORCH_COMPILE and MODEL_CLASS, which are ours.
+KEEP_ON_GPU, OPTIMIZE_FOR_INFERENCE, ENABLE_TORCH_COMPILE and MODEL_CLASS, which are ours.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ COMPILE = "ENABLE_TORCH_COMPILE"
 COMPILE_OPTIONS = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 GRAPHS = "CUDA_GRAPHS"
 KEEP = "KEEP_ON_GPU"
+OPTIMIZE = "OPTIMIZE_FOR_INFERENCE"
 MODEL_CLASS = "MODEL_CLASS"
 _OPTIONS_OF_COMPILE = ("fullgraph", "dynamic", "backend", "mode", "options", "disable")
 
@@ -48,7 +49,8 @@ class PyTorchSettings:
     clean_cache: bool = False
     compile: Mapping[str, Any] | None = None  # options of torch.compile; None: do not compile
     half: str = ""  # "fp16", "bf16"
-    channels_last: bool = False
+    channels_last: bool | None = None  # None: for convolutions in half precision on a GPU
+    optimize: bool = True  # on a GPU, at load
     graph_sizes: tuple[int, ...] = ()  # batch sizes to capture CUDA graphs for
     pin_inputs: bool = True
     pin_outputs: bool = True
@@ -83,7 +85,8 @@ def read(
         clean_cache=flag("ENABLE_CACHE_CLEANING") is True,
         compile=_compile_options(config, parameters),
         half=parameters.text(HALF),
-        channels_last=flag("CHANNELS_LAST") is True,
+        channels_last=flag("CHANNELS_LAST"),
+        optimize=flag(OPTIMIZE) is not False and flag("DISABLE_OPTIMIZED_EXECUTION") is not True,
         graph_sizes=_graph_sizes(config, parameters),
         pin_inputs=_pinned(config, "input"),
         pin_outputs=_pinned(config, "output"),

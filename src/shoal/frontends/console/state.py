@@ -145,6 +145,7 @@ def _counted(model: ModelStatistics) -> dict[str, Any]:
         "health": None if model.health is None else model.health()._asdict(),
         "pending": model.pending(),
         "memory_bytes": model.memory_bytes(),
+        "gpu_memory_bytes": sum(model.gpu_memory().values()),
         "load_secs": round(model.load_duration_secs, 6),
         "loaded_ms": model.loaded_ms,
         "last_inference_ms": reading.last_inference_ms,

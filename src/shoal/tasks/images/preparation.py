@@ -3,7 +3,8 @@
     photo --resize, crop--> pixels of the model's size --scale, mean, std--> CHW or HWC
 
 A pixel has 256 values, so any scale, mean and datatype is a table of 256 numbers for each channel,
-computed once. FP32, the most frequent case, is faster to compute than to look up.
+computed once. FP32, the most frequent case, is faster to compute than to look up. Bytes that stay
+as they are need neither.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class ImagePreparation:
     line: tuple[np.ndarray, np.ndarray] | None  # or factor and offset, for FP32
     most_bytes: int = MOST_BYTES
     most_pixels: int = MOST_PIXELS
+    as_they_are: bool = False  # whether the table changes nothing
 
     @classmethod
     def of(
@@ -98,6 +100,7 @@ class ImagePreparation:
             else None,
             settings.integer("max_bytes", MOST_BYTES, lowest=1, highest=1 << 31),
             settings.integer("max_pixels", MOST_PIXELS, lowest=1, highest=1 << 31),
+            table.dtype == np.uint8 and bool((table == np.arange(256)).all()),
         )
 
     @property
@@ -176,8 +179,11 @@ class ImagePreparation:
             pixels = pixels[:, :, ::-1]
         if out is None:
             out = np.empty(self.shape, self.table.dtype)
+        source = pixels.transpose(2, 0, 1) if self.channels_first else pixels
+        if self.as_they_are:
+            np.copyto(out, source)
+            return out
         if self.line is not None:
-            source = pixels.transpose(2, 0, 1) if self.channels_first else pixels
             np.multiply(source, self.line[0], out=out)
             np.add(out, self.line[1], out=out)
             return out

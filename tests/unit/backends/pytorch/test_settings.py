@@ -28,7 +28,7 @@ def test_what_nobody_said():
     assert chosen.compile is None
     assert chosen.graph_sizes == ()
     assert (chosen.pin_inputs, chosen.pin_outputs, chosen.busy_wait) == (True, True, False)
-    assert (chosen.half, chosen.channels_last, chosen.inter_op_threads) == ("", False, 0)
+    assert (chosen.half, chosen.channels_last, chosen.inter_op_threads) == ("", None, 0)
 
 
 @pytest.mark.parametrize(

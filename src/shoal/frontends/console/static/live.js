@@ -78,6 +78,10 @@ export function livePart(store, name, version) {
   };
 }
 
+function onGpus(size) {
+  return size ? `, of which ${bytes(size)} on GPUs` : "";
+}
+
 function factRows(counters, all, now) {
   const sum = (pick) => counters.reduce((total, each) => total + pick(each), 0);
   const failures = {};
@@ -108,7 +112,9 @@ function factRows(counters, all, now) {
     ["Runs on", counters.every((each) => each.on_loop) ? "the event loop" : "threads"],
     [
       "Memory",
-      sum((each) => each.memory_bytes) ? `about ${bytes(sum((each) => each.memory_bytes))}` : "–",
+      sum((each) => each.memory_bytes)
+        ? `about ${bytes(sum((each) => each.memory_bytes))}${onGpus(sum((each) => each.gpu_memory_bytes))}`
+        : "–",
     ],
     [
       "Loaded",
