@@ -198,7 +198,7 @@ def test_strings_in_shared_memory_have_a_limit(attacked, region):
     status, answer = post(attacked, *in_memory(1000, size=64 * MIB))
     assert status == 400
     assert b"unexpected number of string elements" in answer
-    assert server_cpu_secs(attacked) - before < MOST_CPU_SECS
+    assert server_cpu_secs(attacked) - before < 2 * MOST_CPU_SECS  # two of them
 
 
 def test_strings_in_shared_memory_stall_nobody(attacked, region):
