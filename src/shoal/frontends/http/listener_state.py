@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Handler: TypeAlias = Callable[[ConnectionExchange], None]
 
 SCRATCH_BYTES = 64 * 1024
+_HEAD_BYTES = 4 * 1024
 
 
 class ListenerState:
@@ -36,6 +37,7 @@ class ListenerState:
         "draining",
         "fast_path",
         "handle",
+        "head_scratch",
         "heads",
         "limits",
         "linger_until",
@@ -74,6 +76,9 @@ class ListenerState:
         # One for all: between get_buffer and buffer_updated no other connection is read,
         # and buffer_updated empties it before it does anything else. Idle clients hold nothing.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        # The beginning of it, for clients that send large bodies: what is read with a head is
+        # copied, the rest of a body is received straight into its memory.
+        self.head_scratch = self.scratch[:_HEAD_BYTES]
 
     @property
     def lingers(self) -> bool:

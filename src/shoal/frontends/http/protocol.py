@@ -60,6 +60,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_reader",
         "_reading",
         "_responses",
+        "_scratch",
         "_serving",
         "_started_ns",
         "_state",
@@ -84,6 +85,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._exchange: ConnectionExchange | HttpFastPathCall | None = None  # while BUSY
         self._pattern: HttpPattern | None = None  # of the last requests on the fast path
         self._last_candidate: HttpPattern | None = None  # the last that was searched and matched
+        self._scratch = state.scratch  # where the next request begins to arrive
         self._reading = True
         self._serving = False  # _serve is on the stack
         self._linger_left = 0
@@ -123,7 +125,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's name
         """Where the socket shall write: into the body's own memory when one is arriving."""
         target = self._reader.target
-        return target if target is not None else self._state.scratch
+        return target if target is not None else self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """The socket has written `nbytes`."""
@@ -434,12 +436,15 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._bound_reading()
 
     def _dispatch(self, request: HttpRequest) -> None:
-        fast_path = self._state.fast_path
+        state = self._state
+        large = len(request.body) > SCRATCH_BYTES
+        self._scratch = state.head_scratch if large else state.scratch  # the next will be like it
+        fast_path = state.fast_path
         if fast_path is not None:
             head, body = request.head, request.body
             if not head.plain or not body:
                 pass
-            elif len(body) <= SCRATCH_BYTES:
+            elif not large:
                 data = b"".join((head.raw, body))  # which may have arrived in several pieces
                 if self._match(fast_path, data) or self._find_pattern(fast_path, head, data):
                     return

@@ -771,3 +771,19 @@ def test_one_connection_too_many_is_told_so():
     clients[1].connection.connection_lost(None)
     clients[0].connection.connection_lost(None)
     assert state.clients.count == 0
+
+
+def test_large_bodies_are_received_straight_into_their_memory():
+    """After one large body little is read with a head; after a small one all of it is again."""
+    client = Client(echo)
+    large = sized(bytes(200_000))
+    client.send(large)
+    assert len(client.connection.get_buffer(-1)) == 4096
+    client.send(large[:4096])
+    rest = client.connection.get_buffer(-1)
+    assert len(rest) == len(large) - 4096  # where the body stays
+    client.send(large[4096:])
+    assert client.transport.written.count(b"HTTP/1.1 200") == 2
+    client.send(sized(bytes(9_000)))  # in several pieces
+    assert client.connection.get_buffer(-1) is client.state.scratch
+    assert client.transport.written.count(b"HTTP/1.1 200") == 3
