@@ -174,6 +174,7 @@ def http_options(options: Options) -> HttpOptions:
         allowed_hosts=options.http_allowed_hosts,
         restricted_apis=options.http_restrictions(),
         plans=options.plans,
+        scheme=options.http_scheme,
     )
 
 

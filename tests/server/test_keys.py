@@ -34,7 +34,12 @@ from tests.support.repositories import add_fake, add_onnx
 SERVICE = "/inference.GRPCInferenceService/"
 WRONG = {"authorization": "Bearer shoal_wrong"}
 # In lower case: what the page loads, and what probes ask.
-OPEN = {"GET /console/{asset}", "GET /v2/health/live", "GET /v2/health/ready"}
+OPEN = {
+    "GET /docs",
+    "GET /console/{asset}",
+    "GET /v2/health/live",
+    "GET /v2/health/ready",
+}
 OPEN_METHODS = {
     SERVICE + "ServerLive",
     SERVICE + "ServerReady",

@@ -1,4 +1,4 @@
-"""The settings that change while a server runs, for the fake engines of tests."""
+"""What the fake engines of tests have in common: settings that change, and no functions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ DEFAULT_LOG = {
 
 
 class RuntimeSettings:
-    """A part of an engine: a tracer that traces nothing, and an unused log."""
+    """A part of an engine: a tracer that traces nothing, an unused log, and no functions."""
 
     asks_process = False  # everything is in this process
+
+    def routes(self) -> tuple[()]:
+        """No function has a route of its own."""
+        return ()
+
+    def newest_models(self) -> list[Any]:
+        """There are no functions to describe."""
+        return []
 
     def __init__(self) -> None:
         self.tracer = Tracer()

@@ -27,6 +27,7 @@ from shoal.config.parameters import Parameters
 from shoal.core.buffers import pool
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.device_tensor import DeviceTensor, OnDevice
+from shoal.core.interface import FunctionInterface
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
@@ -263,6 +264,8 @@ class LoadedModel(ABC):
     takes_device_tensors: bool = False
     # Whether `ready` calls the model itself, which may take long.
     asks_readiness: bool = False
+    # What callers know of a function; None for models that have tensors only.
+    interface: FunctionInterface | None = None
 
     @abstractmethod
     def executor(self, placement: Placement) -> Executor | RequestExecutor:

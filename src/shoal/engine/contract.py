@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import shoal
 from shoal.config import codec
 from shoal.config.model import ModelConfig
+from shoal.core.interface import FunctionInterface, FunctionRoute
 from shoal.core.planned import PlannedRequest
 from shoal.core.readiness import Readiness
 from shoal.core.request import Request
@@ -55,6 +56,7 @@ class EngineModel(Protocol):
     config: ModelConfig
     signature: Signature
     task: TaskEndpoint | None
+    interface: FunctionInterface | None  # of a function
 
     @property
     def decoupled(self) -> bool:
@@ -148,6 +150,11 @@ class Engine(ABC):
     @abstractmethod
     def ready_versions(self, name: str) -> list[int]:
         """The versions of a model that serve, ascending."""
+
+    @abstractmethod
+    def routes(self) -> Sequence[FunctionRoute]:
+        """The routes of functions that serve, or that their first request loads; the same object
+        until they change. ModelLoading if they are not known yet."""
 
     @abstractmethod
     def server_metadata(self) -> dict[str, Any]:

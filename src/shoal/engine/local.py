@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shoal.core.interface import FunctionRoute
 from shoal.core.pauses import Pauses
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem, Readiness
@@ -154,6 +155,10 @@ class LocalEngine(Engine):
     def newest_models(self) -> list[EngineModel]:
         """See `Engine`."""
         return list({model.name: model for model in self._repository.models()}.values())
+
+    def routes(self) -> Sequence[FunctionRoute]:
+        """See `Engine`."""
+        return self._repository.routes()
 
     def ready_versions(self, name: str) -> list[int]:
         """See `Engine`."""

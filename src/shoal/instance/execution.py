@@ -423,7 +423,7 @@ class Execution:
         except ExecutionAbandoned:
             raise
         except BaseException as raised:  # noqa: BLE001 - as above
-            failure = self._as_error(raised)
+            failure = self._as_error(raised, [one.request for one in pending if not one.closed])
         end_ns = time.monotonic_ns()
         model_ns = own_ns(end_ns - start_ns, cpu_ns)
         self._settle(pending, batch, Moments(start_ns, start_ns, end_ns, end_ns), failure, later)
@@ -515,22 +515,24 @@ class Execution:
         end_ns = time.monotonic_ns()
         moments = Moments(start_ns, start_ns, end_ns, end_ns)
         self._statistics.batch_failed(batch, sum(request.rows for request in batch), moments)
-        error = self._as_error(failure)
+        error = self._as_error(failure, batch)
         for request in batch:
             request.state = DONE
             request.moments = moments
             request.fail(error, self._version)
 
-    def _as_error(self, failure: BaseException) -> ShoalError:
-        """The error that answers an exception; its traceback goes to the log."""
+    def _as_error(self, failure: BaseException, requests: Sequence[Request] = ()) -> ShoalError:
+        """The error that answers an exception; its traceback goes to the log, with the ids of
+        `requests`."""
+        ids = ", ".join([request.id for request in requests if request.id])
+        shown = f" (request id: {ids})" if ids else ""
+        name, version = self._signature.model_name, self._version
         if isinstance(failure, ShoalError):
+            if ids and isinstance(failure, BackendFailure):  # its traceback was logged, if any
+                logger.error("model '%s' version %d failed%s: %s", name, version, shown, failure)
             return failure
         logger.error(
-            "model '%s' version %d failed: %s",
-            self._signature.model_name,
-            self._version,
-            failure,
-            exc_info=failure,
+            "model '%s' version %d failed%s: %s", name, version, shown, failure, exc_info=failure
         )
         return BackendFailure(f"{type(failure).__name__}: {failure}")
 

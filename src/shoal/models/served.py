@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shoal.cache.caching_scheduler import CachingScheduler
+from shoal.core.interface import FunctionInterface
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem
 from shoal.core.request import DONE, Request
@@ -45,6 +46,7 @@ class ServedModel(ABC):
         self.statistics = spec.new_statistics(version)
         self.task: TaskEndpoint | None = None
         self.replicas: ModelReplicas | None = None  # in front-end processes, once they load any
+        self.interface: FunctionInterface | None = None
         self._cache: CachingScheduler | None = None
         self._own_identity = b""
 

@@ -64,6 +64,7 @@ class Model(ServedModel):
         self.statistics.gpu_memory = loaded.gpu_memory
         self.held_bytes = 0  # estimate, in this process; set after its load was measured
         self._loaded = loaded
+        self.interface = loaded.interface
         self._batcher = build_scheduler(spec, self._dropped, expected)
         self.statistics.pending = self._batcher.pending
         self.statistics.admission = self._batcher.admission

@@ -20,11 +20,13 @@ from typing import Any
 from shoal.backends.base import Backend
 from shoal.backends.function import code as files_of_code
 from shoal.backends.function import declaration as declarations
-from shoal.backends.function.backend import FunctionBackend
+from shoal.backends.function.asgi import ApplicationDeclaration
+from shoal.backends.function.backend import backend_of
 from shoal.backends.function.code import CodeFile
 from shoal.backends.function.declaration import BACKEND, Declaration
 from shoal.config.model import ModelConfig
 from shoal.config.platforms import PLATFORMS
+from shoal.core.interface import FunctionInterface
 from shoal.repository.layout import Fingerprint
 
 _PASSED_IN = Path("functions")  # in place of a file, for functions that were passed in
@@ -57,7 +59,9 @@ class FolderlessModel:
         return {_VERSION: self.version_path}
 
 
-def _function_model(declaration: Declaration, code: CodeFile | None) -> FolderlessModel:
+def _function_model(
+    declaration: Declaration | ApplicationDeclaration, code: CodeFile | None
+) -> FolderlessModel:
     return FolderlessModel(
         folder=declaration.folder,
         # Other files beside this one are not part of the model.
@@ -65,7 +69,7 @@ def _function_model(declaration: Declaration, code: CodeFile | None) -> Folderle
         file=f"{declaration.place.file}: {declaration.place.function}",
         config=declaration.config,
         fingerprint=(BACKEND, declaration),  # a file that was read again has new declarations
-        backend=FunctionBackend(declaration, code),
+        backend=backend_of(declaration, code),
     )
 
 
@@ -114,6 +118,13 @@ class DeclaredModels:
         if code is None or name not in code.models:
             return None
         return _function_model(code.models[name], code)
+
+    def interfaces(self) -> dict[str, FunctionInterface]:
+        """What callers know of the functions, by model name."""
+        found = {name: each.interface for name, each in self._functions.items()}
+        for code in self._codes.values():
+            found |= {name: each.interface for name, each in code.models.items()}
+        return found
 
     def refresh(self, name: str) -> None:
         """Read the file that declares a model again if it has changed.

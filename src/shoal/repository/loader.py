@@ -76,6 +76,7 @@ class ModelLoader:
         self._dependencies = DependencyRegistry()  # of ensembles on models
         # Called with the name of a model when other versions of it serve.
         self.changed: Callable[[str], None] = lambda _name: None
+        self.changes = 0  # how often other versions of a model began to serve
         # Guards changes of lifecycles, by_name and _overrides.
         self._growing = threading.Lock()
 
@@ -305,7 +306,9 @@ class ModelLoader:
             lifecycle.refuse(error.message)
             raise _not_read(lifecycle.name, f": {error.code.value}: {error.message}") from error
 
-    def _tell(self, name: str) -> None:
+    def tell(self, name: str) -> None:
+        """Other versions of a model serve now; "" where several names may be meant."""
+        self.changes += 1  # a lost race loses no change: the other one is seen
         self.changed(name)
 
     def _lifecycle(self, name: str) -> ModelLifecycle:
@@ -314,7 +317,7 @@ class ModelLoader:
             if lifecycle is None:
                 plain = plain_name(name)
                 self.by_name = {**self.by_name, plain: (*self.by_name.get(plain, ()), name)}
-                lifecycle = self.lifecycles[name] = ModelLifecycle(name, self._tell)
+                lifecycle = self.lifecycles[name] = ModelLifecycle(name, self.tell)
             return lifecycle
 
     def _check_circle(self, lifecycle: ModelLifecycle, folder: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shoal.backends.initialisation import released
+from shoal.core.interface import FunctionRoute
 from shoal.core.model_loading import ModelLoading
 from shoal.core.pauses import Pauses
 from shoal.core.readiness import Problem
@@ -45,6 +46,7 @@ class ModelRepository:
         self._lifecycles: Mapping[str, ModelLifecycle] = self._loader.lifecycles
         self._poller: RepositoryPoller | None = None
         self._lazy = LazyModels(settings, self._loader) if settings.control_mode == "lazy" else None
+        self._routes: tuple[int, tuple[FunctionRoute, ...]] = (-1, ())  # as of which change
 
     def on_change(self, changed: Callable[[str], None]) -> None:
         """Have `changed` called, from any thread, with the name of each model of which other
@@ -61,6 +63,7 @@ class ModelRepository:
         names = list(self._loader.found())
         if self._lazy is not None:
             self._lazy.start(names)
+            self._loader.tell("")  # routes of functions that are not loaded are known now
         chosen = settings.control_mode in ("explicit", "lazy")
         if chosen and list(settings.load_models) != ["*"]:
             names = [key for name in settings.load_models for key in self._keys_to_load(name)]
@@ -122,6 +125,22 @@ class ModelRepository:
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
             )
         raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+
+    def routes(self) -> tuple[FunctionRoute, ...]:
+        """The routes of functions that serve or, in lazy mode, that their first request loads."""
+        changes = self._loader.changes
+        if self._routes[0] == changes:
+            return self._routes[1]
+        interfaces = {model.name: model.interface for model in self.models()}
+        if self._lazy is not None:
+            interfaces = {**self._settings.preparation.declared.interfaces(), **interfaces}
+        found = tuple(
+            FunctionRoute(name, interface.method, interface.path)
+            for name, interface in sorted(interfaces.items())
+            if interface is not None and (interface.path or interface.is_application)
+        )
+        self._routes = (changes, found)
+        return found
 
     def knows(self, name: str) -> bool:
         """Whether a load of that name was ever tried or, in lazy mode, is possible."""

@@ -84,12 +84,15 @@ def plain_tensor(spec: TensorSpec, signature: Signature, value: Any, most_bytes:
     Raises InvalidArgument for what does not fit.
     """
     elements = value if type(value) is list else [value]
-    shape = _shape(spec, signature, len(elements))
+    shape = shape_for(spec, signature, len(elements))
+    if shape is None:
+        raise _unfit(spec.name)
     return json_data.read(spec.name, spec.datatype, shape, len(elements), elements, most_bytes)
 
 
-def _shape(spec: TensorSpec, signature: Signature, count: int) -> tuple[int, ...]:
-    """The shape that holds `count` elements: the innermost free dimension takes the rest."""
+def shape_for(spec: TensorSpec, signature: Signature, count: int) -> tuple[int, ...] | None:
+    """The shape that holds `count` elements: the innermost free dimension takes the rest. None if
+    there is none."""
     shape = [-1, *spec.dims] if signature.max_batch_size else list(spec.dims)
     if count == 0 and -1 in shape:
         innermost = len(shape) - 1 - shape[::-1].index(-1)
@@ -97,15 +100,13 @@ def _shape(spec: TensorSpec, signature: Signature, count: int) -> tuple[int, ...
     for dim in shape:
         if dim > 0:
             if count % dim:
-                raise _unfit(spec.name)
+                return None
             count //= dim
     for index in reversed(range(len(shape))):
         if shape[index] == -1:
             shape[index] = count
             count = 1
-    if count != 1:
-        raise _unfit(spec.name)
-    return tuple(shape)
+    return tuple(shape) if count == 1 else None
 
 
 def _unfit(name: str) -> InvalidArgument:

@@ -25,6 +25,7 @@ from shoal.wire import json_scan
 MOST_NESTED = 100
 TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
 
+UNREADABLE = "failed to parse the request JSON buffer: "
 DEEPEST = 1024  # what orjson takes; how deep the standard library goes depends on its version
 _PLACE = secrets.token_hex(16)  # of a LongText; nothing that is written can have it in it
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -165,4 +166,4 @@ def _integer(digits: str) -> int | float:
 
 
 def _unreadable(problem: str, position: int) -> InvalidArgument:
-    return InvalidArgument(f"failed to parse the request JSON buffer: {problem} at {position}")
+    return InvalidArgument(f"{UNREADABLE}{problem} at {position}")

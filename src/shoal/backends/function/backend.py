@@ -25,6 +25,7 @@ from shoal.backends.base import (
     Placement,
     RequestExecutor,
 )
+from shoal.backends.function.asgi import ApplicationBackend, ApplicationDeclaration
 from shoal.backends.function.code import CodeFile
 from shoal.backends.function.declaration import BACKEND, Declaration
 from shoal.backends.function.execution import AsyncLoop, FunctionExecutor, StreamExecutor
@@ -61,7 +62,7 @@ class FunctionBackend(Backend):
                 "import it",
                 fix="Serve the file with the function, or write isolation none",
             )
-        return _from_file, (self._code.file.absolute(), declaration.name)
+        return from_file, (self._code.file.absolute(), declaration.name)
 
     def complete(
         self,
@@ -113,6 +114,7 @@ class FunctionModel(LoadedModel):
         self._making = threading.Lock()  # guards _shared
         self._shared: Any = None  # the object of an async class, which all instances share
         self.reentrant = declaration.is_async
+        self.interface = declaration.interface
 
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
         """An instance; a class has one object per instance, unless it is async."""
@@ -173,14 +175,22 @@ class FunctionModel(LoadedModel):
             self._code.release()
 
 
-def _from_file(file: Path, name: str) -> FunctionBackend:
+def backend_of(declaration: Declaration | ApplicationDeclaration, code: CodeFile | None) -> Backend:
+    """The backend of a function, or of an application of a file."""
+    if isinstance(declaration, Declaration):
+        return FunctionBackend(declaration, code)
+    assert code is not None  # they are found in files only
+    return ApplicationBackend(declaration, code)
+
+
+def from_file(file: Path, name: str) -> Backend:
     """The backend of one model of a file."""
     code = CodeFile(file)
     if name not in code.models:
         raise ConfigError(
             f"the file has no model '{name}' any more", file=str(file), fix="Reload the model"
         )
-    return FunctionBackend(code.models[name], code)
+    return backend_of(code.models[name], code)
 
 
 def _file(config: ModelConfig, version_folder: Path) -> Path:
@@ -189,12 +199,15 @@ def _file(config: ModelConfig, version_folder: Path) -> Path:
 
 def _only(code: CodeFile, config: ModelConfig, model_folder: Path) -> Declaration:
     """The model of a file in a repository: the only one, or that of the folder's name."""
-    if len(code.models) == 1:
-        return next(iter(code.models.values()))
-    if config.name in code.models:
-        return code.models[config.name]
+    functions = {
+        name: model for name, model in code.models.items() if isinstance(model, Declaration)
+    }
+    if len(functions) == 1:
+        return next(iter(functions.values()))
+    if config.name in functions:
+        return functions[config.name]
     raise ConfigError(
-        f"there are {len(code.models)} models in this file ({', '.join(code.models)}), and none "
+        f"there are {len(functions)} models in this file ({', '.join(functions)}), and none "
         f"is called '{config.name}' as the folder {model_folder.name}",
         file=str(code.file),
         fix="Keep one of them, or give one the folder's name",

@@ -12,12 +12,17 @@ import importlib
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shoal.backends.function import declaration as declarations
+from shoal.backends.function.asgi import ApplicationDeclaration, is_application
 from shoal.backends.function.declaration import Declaration
 from shoal.backends.initialisation import initialising
 from shoal.errors import ConfigError
+
+_APPLICATION = "app"
 
 FilePrint = tuple[tuple[str, int, int], ...]
 
@@ -84,10 +89,20 @@ class CodeFile:
         ]
         return sorted({self.file.absolute(), *files})
 
-    def _find_models(self) -> dict[str, Declaration]:
-        """Every model in the file's namespace, from any module."""
-        values = list(vars(self._module.module).values())
-        models = declarations.of_all([value for value in values if declarations.of(value)])
+    def _find_models(self) -> dict[str, Declaration | ApplicationDeclaration]:
+        """Every model in the file's namespace, from any module, and its ASGI application."""
+        namespace = vars(self._module.module)
+        values = list(namespace.values())
+        functions = declarations.of_all([value for value in values if declarations.of(value)])
+        models: dict[str, Declaration | ApplicationDeclaration] = dict(functions)
+        application = self._find_application(namespace)
+        if application is not None:
+            if application.name in models:
+                raise application.place.error(
+                    f"the ASGI application has the name of the model '{application.name}'",
+                    fix="Give one of them another name",
+                )
+            models[application.name] = application
         if not models:
             raise ConfigError(
                 "there is no model in this file",
@@ -95,6 +110,26 @@ class CodeFile:
                 fix="Write @shoal.model above a function",
             )
         return models
+
+    def _find_application(self, namespace: Mapping[str, Any]) -> ApplicationDeclaration | None:
+        """The ASGI application of the file: the only one, or that called `app`."""
+        found = {
+            name: value
+            for name, value in namespace.items()
+            if not name.startswith("_") and not declarations.of(value) and is_application(value)
+        }
+        chosen = dict(list(found.items())[:1]) if len({*map(id, found.values())}) == 1 else {}
+        if found and not chosen:
+            if _APPLICATION not in found:
+                raise ConfigError(
+                    f"there are several ASGI applications in this file ({', '.join(found)})",
+                    file=str(self.file),
+                    fix=f"Call the one to serve '{_APPLICATION}'",
+                )
+            chosen = {_APPLICATION: found[_APPLICATION]}
+        for name, value in chosen.items():
+            return ApplicationDeclaration(value, name, self.file)
+        return None
 
 
 def look(*files: Path) -> FilePrint:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from shoal.backends.function import reader
+from shoal.backends.function import paths, reader
+from shoal.backends.function.description import describe
 from shoal.backends.function.ports import Port
 from shoal.backends.function.reader import METHODS, SourceLocation
 from shoal.config.model import (
@@ -54,6 +56,7 @@ class Declaration:
         inputs: Any,
         outputs: Any,
         config: ModelConfig,
+        path: Any = "",
     ) -> None:
         self.target = target
         self.place = place
@@ -61,15 +64,35 @@ class Declaration:
         self.batch = batch
         self.is_class = isinstance(target, type)
         self.method = _method(target, place) if isinstance(target, type) else ""
+        function = _function(target, self.method)
         found = reader.read(
-            _function(target, self.method),
+            function,
             place,
             inputs=inputs,
             outputs=outputs,
             batched=batch > 0,
             method=self.is_class,
         )
-        self.inputs = found.inputs
+        route = paths.read(path, place)
+        self.interface = describe(
+            function,
+            found.inputs,
+            found.outputs,
+            result=found.result,
+            batched=batch > 0,
+            streams=found.streams,
+            route=route,
+            text=target.__doc__ or "",
+        )
+        paths.check(route, self.interface.inputs, place)
+        body = self.interface.whole_body
+        # The body itself has no name for those who send it.
+        self.inputs = tuple(
+            dataclasses.replace(port, where="")
+            if body is not None and port.name == body.name and len(found.inputs) == 1
+            else port
+            for port in found.inputs
+        )
         self.outputs = found.outputs
         self.is_async = found.is_async
         self.streams = found.streams
@@ -113,6 +136,8 @@ class Declaration:
 
     def unpack(self, returned: Any) -> list[Any]:
         """The result of a call, one value for each output. Raises BackendFailure."""
+        if len(self.outputs) == 1 and self.outputs[0].codec is not None and not self._returns_tuple:
+            return [returned]
         if isinstance(returned, Mapping):
             return [self._entry(returned, port) for port in self.outputs]
         if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
@@ -149,6 +174,7 @@ def model(
     batch: int = 0,
     max_delay_ms: float = 0.0,
     instances: int = 0,
+    path: str = "",
     config: str = "",
 ) -> Target: ...
 
@@ -162,6 +188,7 @@ def model(
     batch: int = 0,
     max_delay_ms: float = 0.0,
     instances: int = 0,
+    path: str = "",
     config: str = "",
 ) -> Callable[[Target], Target]: ...
 
@@ -176,6 +203,7 @@ def model(
     batch: int = 0,
     max_delay_ms: float = 0.0,
     instances: int = 0,
+    path: str = "",
     config: str = "",
 ) -> Any:
     """Declare that a function, or a class with `__call__` or `predict`, is a model.
@@ -184,7 +212,8 @@ def model(
     a type, a `shoal.Tensor` or (type, shape) by name. `batch` is how many rows of requests may be
     passed at once, 0 for one request at a time; `max_delay_ms` how long a batch may wait for
     more of them. `instances` run in parallel, each on a thread; an async function awaits that
-    many calls at once. `config` is text of config.pbtxt for everything else.
+    many calls at once. `path` is the path of a route of its own, such as "/greet" (POST) or
+    "GET /users/{name}". `config` is text of config.pbtxt for everything else.
 
     Raises ConfigError, which names the function and says what to write.
     """
@@ -202,6 +231,7 @@ def model(
             inputs=inputs,
             outputs=outputs,
             config=_parsed(config, place),
+            path=path,
         )
         return _keep(decorated, declaration)
 
@@ -231,7 +261,23 @@ def of_all(targets: Sequence[Any]) -> dict[str, Declaration]:
                 fix='Give one of them another name with @shoal.model(name="...")',
             )
         found[declaration.name] = declaration
+    check_routes(list(found.values()))
     return found
+
+
+def check_routes(declarations: Sequence[Declaration]) -> None:
+    """Raises ConfigError for two functions with the same route."""
+    owners: dict[tuple[str, str], Declaration] = {}
+    for declaration in declarations:
+        interface = declaration.interface
+        key = (interface.method, re.sub(r"\{\w+\}", "{}", interface.path))
+        other = owners.setdefault(key, declaration)
+        if interface.path and other is not declaration:
+            raise declaration.place.error(
+                f"another function has the route {interface.method} {interface.path}: "
+                f"{other.place.function} ({other.place.file})",
+                fix="Give one of them another path",
+            )
 
 
 def _keep(target: Any, declaration: Declaration) -> Any:

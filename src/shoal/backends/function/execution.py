@@ -10,6 +10,7 @@ many concurrent calls as instances, and time is measured as for any other model.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -135,6 +136,16 @@ class AsyncLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the loop and wait for it. Raises what it raises."""
+        return self.start(coroutine).result()
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Have the loop call `callback`; nothing if it has ended."""
+        with self._making, contextlib.suppress(RuntimeError):
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(callback)
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run a coroutine on the loop; does not wait for it."""
         with self._making:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -142,8 +153,7 @@ class AsyncLoop:
                     target=self._serve, args=(self._loop,), name=self._name, daemon=True
                 )
                 self._thread.start()
-            waiting: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        return waiting.result()
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -5,6 +5,8 @@
     Annotated[npt.NDArray[np.float32], (3, -1)]    an array of FP32 whose rows have this shape
     list[str], list[float]                         values, one after the other
     str, float, int, bool, np.float32              a single value
+    bytes, BinaryIO, PIL.Image.Image               a file
+    dict, dataclasses, Pydantic models             JSON, see `structured`
 
 Other types raise InvalidArgument with what to write; the caller adds the name of the function.
 """
@@ -20,8 +22,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
+from shoal.backends.function.elements import ElementCodec, codec_of
 from shoal.backends.function.tensor import Tensor, is_text, to_datatype, to_dims
-from shoal.core.dtypes import DataType
+from shoal.core.dtypes import BYTES, DataType
 from shoal.errors import InvalidArgument
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -32,7 +35,7 @@ _ASYNC_STREAMS = (
     collections.abc.AsyncGenerator,
     collections.abc.AsyncIterable,
 )
-EXAMPLES = "npt.NDArray[np.float32], list[str] or float"
+EXAMPLES = "npt.NDArray[np.float32], list[str], float, bytes or dict"
 
 
 class ArgumentKind(enum.Enum):
@@ -56,6 +59,7 @@ class TensorHint:
     name: str = ""
     labels: str = ""
     optional: bool = False
+    codec: ElementCodec | None = None  # of elements that are not bytes for the function
 
     def with_tensor(self, tensor: Tensor) -> TensorHint:
         """This, completed by `tensor`. InvalidArgument if the two contradict each other."""
@@ -74,6 +78,27 @@ class TensorHint:
             name=tensor.name or self.name,
             labels=tensor.labels or self.labels,
         )
+
+
+def read_any(annotation: Any, *, batched: bool) -> TensorHint:
+    """The tensor of `annotation`, or the JSON that it describes. Raises InvalidArgument.
+
+    JSON is one element of a tensor; with `batched` a list has one for each row.
+    """
+    try:
+        return read(annotation)
+    except InvalidArgument:
+        from shoal.backends.function.structured import JsonConverter  # few functions need it
+
+        rows = get_args(annotation) if batched and get_origin(annotation) in _LISTS else ()
+        hint = TensorHint(
+            ArgumentKind.VALUE,
+            BYTES,
+            python=True,
+            seen=(),
+            codec=JsonConverter(rows[0] if rows else annotation),
+        )
+        return replace(hint, kind=ArgumentKind.LIST, seen=(-1,)) if rows else hint
 
 
 def read(annotation: Any) -> TensorHint:
@@ -96,6 +121,9 @@ def read(annotation: Any) -> TensorHint:
         return _array(arguments)
     if origin in _LISTS and len(arguments) == 1:
         return _list(annotation, arguments[0])
+    codec = codec_of(annotation)
+    if codec is not None:
+        return TensorHint(ArgumentKind.VALUE, BYTES, python=True, seen=(), codec=codec)
     if annotation in _VALUES:
         kind = to_datatype(annotation)
         return TensorHint(ArgumentKind.VALUE, kind, is_text(annotation), python=True, seen=())
@@ -103,6 +131,15 @@ def read(annotation: Any) -> TensorHint:
         text = is_text(annotation)
         return TensorHint(ArgumentKind.VALUE, to_datatype(annotation), text, python=text, seen=())
     raise _no_tensor(annotation)
+
+
+def is_tensor(annotation: Any) -> bool:
+    """Whether `read` would return something."""
+    try:
+        read(annotation)
+    except InvalidArgument:
+        return False
+    return True
 
 
 def declared(what: Any) -> Tensor:
@@ -180,7 +217,8 @@ def _size(size: Any) -> int:
 
 def _list(annotation: Any, element: Any) -> TensorHint:
     inner = read(element)
-    if inner.kind is ArgumentKind.ARRAY or inner.optional or inner.seen is None:
+    nested_codec = inner.codec is not None and inner.kind is ArgumentKind.LIST
+    if inner.kind is ArgumentKind.ARRAY or inner.optional or inner.seen is None or nested_codec:
         raise _no_tensor(annotation)
     return replace(inner, kind=ArgumentKind.LIST, seen=(-1, *inner.seen))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.backends.function.elements import ElementCodec
 from shoal.backends.function.hints import ArgumentKind, TensorHint
 from shoal.core.casting import cast_to
 from shoal.core.dtypes import BYTES, DataType, from_numpy
@@ -36,11 +37,15 @@ class Port:
     batched: bool = False
     optional: bool = False
     labels: str = ""
+    codec: ElementCodec | None = None
+    where: str = ""  # how errors name the values of a codec
 
     def receive(self, array: np.ndarray) -> Any:
         """The argument for a tensor. InvalidArgument for text that is not UTF-8."""
         if self.squeezed:
             array = array.reshape(array.shape[:-1])
+        if self.codec is not None:
+            return self._loaded(array, self.codec)
         if self.text:
             array = self._decoded(array)
         elif self.kind is ArgumentKind.ARRAY:
@@ -53,7 +58,10 @@ class Port:
 
     def give(self, value: Any, rows: int) -> np.ndarray:
         """The tensor for a function's result; BackendFailure if it does not match."""
-        array = self._encoded(value) if self.datatype is BYTES else self._converted(value)
+        if self.codec is not None:
+            array = self._dumped(value, self.codec)
+        else:
+            array = self._encoded(value) if self.datatype is BYTES else self._converted(value)
         shape: tuple[int, ...] = array.shape
         full = len(self.dims) + self.batched
         if len(self.dims) == 1 and len(shape) == full - 1 and self.dims[0] in (1, -1):
@@ -75,6 +83,35 @@ class Port:
                 f"for each row of the inputs"
             )
         return array.reshape(shape)
+
+    # ---- files and JSON
+
+    def _loaded(self, array: np.ndarray, codec: ElementCodec) -> Any:
+        """The function's values for elements."""
+        loaded = [
+            codec.decode(each.encode() if isinstance(each, str) else bytes(each), self.where)
+            for each in array.reshape(-1).tolist()
+        ]
+        return loaded if self.kind is ArgumentKind.LIST else loaded[0]
+
+    def _dumped(self, value: Any, codec: ElementCodec) -> np.ndarray:
+        """The elements for a function's values."""
+        if self.kind is not ArgumentKind.LIST:
+            values = [value]
+        elif isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+            raise BackendFailure(
+                f"output '{self.name}' should be a list, but the function returned an object of "
+                f"type {type(value).__name__}"
+            )
+        else:
+            values = list(value)
+        encoded = np.empty(len(values), dtype=object)
+        for index, each in enumerate(values):
+            try:
+                encoded[index] = codec.encode(each)
+            except BackendFailure as error:
+                raise BackendFailure(f"output '{self.name}': {error.message}") from error
+        return encoded
 
     # ---- text
 
@@ -141,6 +178,8 @@ def make(reading: TensorHint, name: str, argument: str = "", *, batched: bool) -
         batched,
         reading.optional,
         reading.labels,
+        reading.codec,
+        reading.name or name,
     )
 
 

@@ -13,6 +13,7 @@ import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, get_args, get_origin
 
 from shoal.backends.function import hints as types
@@ -20,6 +21,7 @@ from shoal.backends.function import ports
 from shoal.backends.function.hints import EXAMPLES, ArgumentKind, TensorHint
 from shoal.backends.function.ports import Port
 from shoal.backends.function.tensor import Tensor
+from shoal.core.interface import ResultForm
 from shoal.errors import ConfigError, InvalidArgument
 
 METHODS = ("__call__", "predict")  # of a class, the first it has is the model
@@ -58,6 +60,7 @@ class FunctionSignature:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     returns_tuple: bool  # even if there is only one output
+    result: ResultForm
     streams: bool
     is_async: bool
 
@@ -90,14 +93,16 @@ def read(
                 fix="Remove batch=, or return all rows at once instead of yielding",
             )
         returned = types.streamed(returned)
-    given, returns_tuple = _outputs(returned, outputs, place, batched=batched, streams=streams)
+    given, returns_tuple, result = _outputs(
+        returned, outputs, place, batched=batched, streams=streams
+    )
     for kind, found in (("inputs", taken), ("outputs", given)):
         twice = {name for name in ports.names(found) if ports.names(found).count(name) > 1}
         if twice:
             raise place.error(
                 f"two of its {kind} are called '{twice.pop()}'", fix="Give each its own name"
             )
-    return FunctionSignature(taken, given, returns_tuple, streams, is_async)
+    return FunctionSignature(taken, given, returns_tuple, result, streams, is_async)
 
 
 # ---- inputs
@@ -124,7 +129,11 @@ def _inputs(
     found: list[Port] = []
     for parameter in named:
         reading = _reading(
-            parameter.name, hints.get(parameter.name), said.pop(parameter.name, None), place
+            parameter.name,
+            hints.get(parameter.name),
+            said.pop(parameter.name, None),
+            place,
+            batched=batched,
         )
         if parameter.default is not inspect.Parameter.empty:
             reading = replace(reading, optional=True)
@@ -136,7 +145,7 @@ def _inputs(
             )
         found.append(_port(reading, parameter.name, place, batched=batched))
     for name, tensor in said.items():  # what goes into **arguments
-        reading = _reading(name, None, tensor, place)
+        reading = _reading(name, None, tensor, place, batched=batched)
         found.append(_port(reading, name, place, batched=batched))
     return tuple(found)
 
@@ -176,9 +185,10 @@ def _by_argument(
 
 def _outputs(
     returned: Any, declared: Any, place: SourceLocation, *, batched: bool, streams: bool
-) -> tuple[tuple[Port, ...], bool]:
-    """The outputs, and whether the function returns a tuple even for one of them."""
-    hints, returns_tuple = _returned(returned)
+) -> tuple[tuple[Port, ...], bool, ResultForm]:
+    """The outputs, whether the function returns a tuple even for one of them, and what they are
+    together."""
+    hints, returns_tuple, result = _returned(returned)
     said = _declared_outputs(declared, place)
     if said is None and hints is None:
         verb = "yields" if streams else "returns"
@@ -189,37 +199,40 @@ def _outputs(
             fix=f"Write -> {kind} behind its arguments, or outputs={{'output': np.float32}} in the "
             "decorator",
         )
+    read = partial(_reading, place=place, batched=batched)
     if said is None:
         assert hints is not None
-        if "" in hints:
-            raise place.error(
-                "it returns a dict with unknown keys",
-                argument=_RETURN,
-                fix='Write outputs=["sum", "difference"] in the decorator',
-            )
-        readings = {name: _reading(_RETURN, hint, None, place) for name, hint in hints.items()}
-    elif hints is None:
-        readings = {name: _reading(name, None, tensor, place) for name, tensor in said.items()}
+        if "" in hints:  # a dict with any keys is JSON
+            hints, result = {"output": returned}, ResultForm.VALUE
+        readings = {name: read(_RETURN, hint, None) for name, hint in hints.items()}
+    elif hints is None or hints == {"": Any}:
+        readings = {name: read(name, None, tensor) for name, tensor in said.items()}
     else:
-        readings = _combined(hints, said, place)
+        readings = _combined(hints, said, place, read)
+    if said is not None and len(readings) > 1 and result is ResultForm.VALUE:
+        result = ResultForm.OBJECT
     made = [_port(reading, name, place, batched=batched) for name, reading in readings.items()]
-    return tuple(made), returns_tuple
+    return tuple(made), returns_tuple, result
 
 
-def _returned(annotation: Any) -> tuple[dict[str, Any] | None, bool]:
-    """The types by output name of a return type; None if it names no tensor."""
+def _returned(annotation: Any) -> tuple[dict[str, Any] | None, bool, ResultForm]:
+    """The types by output name of a return type, {"": type} for a dict of any keys and None if it
+    describes nothing; whether it is a tuple; and what the outputs are together."""
     if annotation is None or annotation is type(None):
-        return None, False
+        return None, False, ResultForm.VALUE
     by_field = types.fields(annotation)
-    if by_field is not None:
-        return by_field, isinstance(annotation, type) and issubclass(annotation, tuple)
+    if by_field is not None and all(map(types.is_tensor, by_field.values())):
+        is_tuple = isinstance(annotation, type) and issubclass(annotation, tuple)
+        return by_field, is_tuple, ResultForm.OBJECT
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is tuple and arguments and Ellipsis not in arguments:
-        return {f"output{index}": hint for index, hint in enumerate(arguments)}, True
-    if annotation in (dict, tuple) or origin in (tuple, dict, Mapping):
-        element = arguments[-1] if origin in (dict, Mapping) else None
-        return (None if element in (None, Any) else {"": element}), origin is tuple
-    return {"output": annotation}, False
+        named = {f"output{index}": hint for index, hint in enumerate(arguments)}
+        return named, True, ResultForm.LIST
+    if annotation is tuple or origin is tuple:
+        return None, True, ResultForm.LIST
+    if annotation is dict or origin in (dict, Mapping):
+        return {"": arguments[-1] if arguments else Any}, False, ResultForm.OBJECT
+    return {"output": annotation}, False, ResultForm.VALUE
 
 
 def _declared_outputs(declared: Any, place: SourceLocation) -> dict[str, Tensor] | None:
@@ -244,13 +257,16 @@ def _declared_outputs(declared: Any, place: SourceLocation) -> dict[str, Tensor]
 
 
 def _combined(
-    hints: Mapping[str, Any], said: Mapping[str, Tensor], place: SourceLocation
+    hints: Mapping[str, Any],
+    said: Mapping[str, Tensor],
+    place: SourceLocation,
+    read: Callable[[str, Any, Tensor | None], TensorHint],
 ) -> dict[str, TensorHint]:
     """Types and declaration together: by name if names are known, else by position."""
     if list(hints) == [""]:  # dict[str, type]: one type for all of them
-        return {name: _reading(name, hints[""], tensor, place) for name, tensor in said.items()}
+        return {name: read(name, hints[""], tensor) for name, tensor in said.items()}
     if set(said) <= set(hints):
-        return {name: _reading(name, hint, said.get(name), place) for name, hint in hints.items()}
+        return {name: read(name, hint, said.get(name)) for name, hint in hints.items()}
     if len(said) != len(hints):
         raise place.error(
             f"outputs= lists {len(said)} tensors, but the type of what it returns has {len(hints)}",
@@ -258,7 +274,7 @@ def _combined(
             fix="Declare as many",
         )
     pairs = zip(said.items(), hints.values(), strict=True)
-    return {name: _reading(name, hint, tensor, place) for (name, tensor), hint in pairs}
+    return {name: read(name, hint, tensor) for (name, tensor), hint in pairs}
 
 
 # ---- one tensor
@@ -284,13 +300,20 @@ def _named(what: Any, place: SourceLocation) -> Tensor:
     return what
 
 
-def _reading(argument: str, hint: Any, tensor: Tensor | None, place: SourceLocation) -> TensorHint:
+def _reading(
+    argument: str, hint: Any, tensor: Tensor | None, place: SourceLocation, *, batched: bool
+) -> TensorHint:
     """What is known about one tensor, from its type and its declaration."""
     fix = f"Write {EXAMPLES}, or declare it with {'outputs' if argument == _RETURN else 'inputs'}="
     if hint is None and tensor is None:
         raise place.error("the argument has no type", argument=argument, fix=fix)
     try:
-        reading = TensorHint() if hint is None else types.read(hint)
+        if hint is None:
+            reading = TensorHint()
+        elif tensor is None:
+            reading = types.read_any(hint, batched=batched)
+        else:
+            reading = types.read(hint)
     except InvalidArgument as error:
         if tensor is None or tensor.dtype is None:
             raise place.error(error.message, argument=argument, fix=fix) from None

@@ -123,6 +123,7 @@ class IsolatedModel(LoadedModel):
         self._spare: IsolatedProcess | None = IsolatedProcess(backend, context, first)
         self._one_process = self._spare.reentrant
         self.axis_names = self._spare.axis_names
+        self.interface = self._spare.interface
 
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
         """Start the process of an instance; after a crash it is restarted."""

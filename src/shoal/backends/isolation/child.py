@@ -151,7 +151,9 @@ class _Child:
             threading.Thread(target=self._send_counters, name="shoal-counters", daemon=True).start()
         if self._model.reentrant:
             self._threads = ThreadPoolExecutor(_MOST_THREADS, "shoal-instance")
-        self._link.send("started", axes, self._model.reentrant)
+        interface = self._model.interface
+        plain = None if interface is None else interface.to_plain()
+        self._link.send("started", axes, self._model.reentrant, plain)
 
     def _make_instance(self, content: bytes) -> None:
         try:

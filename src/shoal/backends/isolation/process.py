@@ -16,6 +16,7 @@ from shoal.backends.base import Backend, LoadContext, PendingRequest, Placement
 from shoal.backends.isolation.metrics import MetricCalls
 from shoal.backends.model_process import ModelProcess
 from shoal.core.concurrency import ExpectedConcurrency
+from shoal.core.interface import FunctionInterface
 from shoal.errors import ProcessEnded, ShoalError, Unavailable
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
@@ -62,7 +63,8 @@ class IsolatedProcess(ModelProcess):
         counts = self._metric_calls is not None
         level = logging.getLogger("shoal").getEffectiveLevel()
         self._tell("load", sys.path, content, counts, level)
-        self.axis_names, self.reentrant = self._wait_started(failure.unpack)
+        self.axis_names, self.reentrant, plain = self._wait_started(failure.unpack)
+        self.interface = None if plain is None else FunctionInterface.from_plain(plain)
 
     def _make_handlers(self) -> dict[str, Callable[..., None]]:
         return {

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.inbox import LoopInbox
+from shoal.core.interface import FunctionRoute
 from shoal.core.planned import PlannedRequest
 from shoal.core.readiness import Problem, Readiness
 from shoal.core.request import Request
@@ -48,6 +49,7 @@ _POLL_NS = 250_000_000  # less than the engine waits for front ends to see a cha
 _THREADS = 4  # that read the files of tasks
 
 _ALL: Key = ("", 0)  # all models
+_ROUTES: Key = ("", 1)  # the routes of functions
 
 
 class LinkedEngine(Engine):
@@ -85,6 +87,7 @@ class LinkedEngine(Engine):
         self._lock = threading.Lock()  # guards what follows
         self._models: dict[Key, LinkedModel] = {}
         self._all: list[LinkedModel] | None = None  # the newest of each
+        self._routes: Sequence[FunctionRoute] | None = None
         self._on_demand: dict[Key, str] = {}  # models that their first request loads
         self._lookups: dict[Key, list[Settled]] = {}
         self._with_tasks: dict[int, LinkedModel] = {}  # whose tasks have not ended
@@ -313,6 +316,13 @@ class LinkedEngine(Engine):
             raise self._unknown(_ALL)
         return list(found)
 
+    def routes(self) -> Sequence[FunctionRoute]:
+        """See `Engine`."""
+        found = self._routes
+        if found is None:
+            raise self._unknown(_ROUTES)
+        return found
+
     def ready_versions(self, name: str) -> list[int]:
         """See `Engine`."""
         return list(self.find(name).versions)
@@ -338,6 +348,7 @@ class LinkedEngine(Engine):
             dropped.update(set(self._all or ()) - set(kept.values()))
             self._models = kept
             self._all = None
+            self._routes = None
             self._on_demand = {
                 key: text for key, text in self._on_demand.items() if name not in ("", key[0])
             }
@@ -387,8 +398,8 @@ class LinkedEngine(Engine):
             self._threads.submit(self._learn, key, changes, value, error)
 
         try:
-            if key is _ALL:
-                self._linked().call("models", settled=found)
+            if key in (_ALL, _ROUTES):
+                self._linked().call("models" if key is _ALL else "routes", settled=found)
             else:
                 self._linked().call("find", *key, settled=found)
         except ShoalError as error:
@@ -430,6 +441,11 @@ class LinkedEngine(Engine):
                 with self._lock:
                     if changes == self._changes:
                         self._on_demand[key] = value
+            elif error is None and key is _ROUTES:
+                routes = tuple([FunctionRoute(*one) for one in value])
+                with self._lock:
+                    if changes == self._changes:
+                        self._routes = routes
             elif error is None:
                 described = value if key is _ALL else [value]
                 models = [self._make(ModelDescription(*one)) for one in described]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from shoal.config import codec
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
+from shoal.core.interface import FunctionInterface
 from shoal.core.planned import RequestTemplate, ResponseLayout
 from shoal.core.reply import Reply
 from shoal.core.request import Request
@@ -158,6 +159,7 @@ class ModelDescription(NamedTuple):
     inputs: tuple[Plain, ...]
     outputs: tuple[Plain, ...]
     plan: Plain | None  # for a front end that is to run it itself; see `replicas`
+    interface: dict[str, Any] | None  # of a function
 
     @classmethod
     def of(cls, key: int, model: Any, versions: list[int]) -> ModelDescription:
@@ -175,6 +177,7 @@ class ModelDescription(NamedTuple):
             tuple([_packed_spec(spec) for spec in signature.inputs.values()]),
             tuple([_packed_spec(spec) for spec in signature.outputs.values()]),
             plan_of(model),
+            None if model.interface is None else model.interface.to_plain(),
         )
 
     def read_config(self) -> ModelConfig:
@@ -186,6 +189,10 @@ class ModelDescription(NamedTuple):
         return Signature(
             self.name, max_batch_size, _unpacked_specs(self.inputs), _unpacked_specs(self.outputs)
         )
+
+    def read_interface(self) -> FunctionInterface | None:
+        """What callers know of a function."""
+        return None if self.interface is None else FunctionInterface.from_plain(self.interface)
 
     def read_folders(self) -> tuple[Path, ...]:
         """Where its files are."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shoal.config.model import ModelConfig
+from shoal.core.interface import FunctionInterface
 from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.engine.linked.messages import ModelDescription
@@ -46,6 +47,7 @@ class LinkedModel:
         self.folders: tuple[Path, ...] = description.read_folders()
         self.config: ModelConfig = description.read_config()
         self.signature: Signature = description.read_signature(self.config.max_batch_size)
+        self.interface: FunctionInterface | None = description.read_interface()
         self._closing = threading.Lock()  # the one that closes it waits for the end of its calls
         self._closed = False
         self._infer = infer

@@ -89,6 +89,7 @@ class EngineService:
             "find": self._find,
             "models": self._models,
             "task_files": self._files_of_task,
+            "routes": self._routes,
             "statistics": partial(self._with_reports, engine.statistics),
             "explain": partial(self._with_reports, engine.explain),
             "trace_settings": engine.trace_settings,
@@ -233,6 +234,9 @@ class EngineService:
 
     def _models(self) -> list[tuple[Any, ...]]:
         return [self._describe(model, model.name) for model in self.engine.newest_models()]
+
+    def _routes(self) -> list[tuple[str, ...]]:
+        return [astuple(route) for route in self.engine.routes()]
 
     def _describe(self, model: Any, name: str) -> tuple[Any, ...]:
         with self._changed:

@@ -17,6 +17,7 @@ from shoal.errors import NotFound
 from shoal.frontends.http.message import Header
 
 PAGE = "index.html"
+DOCS = "docs.html"
 _TYPES = {
     "html": b"text/html; charset=utf-8",
     "css": b"text/css; charset=utf-8",

@@ -23,9 +23,11 @@ def access_record(
     sent_bytes: int,
     started_ns: int,
     failure: bytes = b"",
+    *,
+    model: str = "",
 ) -> AccessRecord:
     """What the log says of one request. `head` is None if it could not be read; `failure` is the
-    body of an error response."""
+    body of an error response; `model` is that of a function's own route."""
     record = AccessRecord(
         protocol="http",
         client=client,
@@ -50,6 +52,9 @@ def access_record(
     if span is not None:
         record.trace_id = span.trace_id
     target = resolve(head.path)
+    if model:
+        record.model, record.api = model, "inference"
+        return record
     if target is None:
         return record
     record.model = target.model

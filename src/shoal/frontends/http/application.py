@@ -14,7 +14,6 @@ from shoal.access.access import Access
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.engine import Engine
-from shoal.errors import NotFound
 from shoal.frontends.console.state import Console
 from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.console import ConsoleRoutes
@@ -25,6 +24,9 @@ from shoal.frontends.http.description import DescriptionRoutes
 from shoal.frontends.http.errors import as_shoal_error, send_error, send_refusal
 from shoal.frontends.http.explain import ExplainRoute
 from shoal.frontends.http.fast_path import HttpFastPath
+from shoal.frontends.http.functions.application import ApplicationCalls
+from shoal.frontends.http.functions.calls import FunctionCalls
+from shoal.frontends.http.functions.routing import FunctionRouting
 from shoal.frontends.http.generate import GenerateRoutes
 from shoal.frontends.http.health import HealthRoutes
 from shoal.frontends.http.infer import InferRoute
@@ -34,7 +36,14 @@ from shoal.frontends.http.memory import MemoryRoutes
 from shoal.frontends.http.metadata import MetadataRoutes
 from shoal.frontends.http.openai.endpoints import OpenAiEndpoints
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import Handler, HttpEndpoint, Target, bind, resolve
+from shoal.frontends.http.routes import (
+    Handler,
+    HttpEndpoint,
+    HttpRoute,
+    Target,
+    bind,
+    resolve,
+)
 from shoal.frontends.http.runtime_settings import RuntimeSettingRoutes
 from shoal.frontends.http.tasks import TaskRoutes
 from shoal.frontends.http.waiting import respond_when_loaded
@@ -83,6 +92,9 @@ class Application:
                 if self._keys is None
                 else KeyedHttpFastPath(infer, self._browsers, self._keys)
             )
+        calls = FunctionCalls(engine, inbox, self._options)
+        applications = ApplicationCalls(engine, inbox, self._options)
+        self._functions = FunctionRouting(engine, calls, applications)
         self._handlers = bind(
             [
                 infer,
@@ -90,10 +102,10 @@ class Application:
                 HealthRoutes(engine, self._keys),
                 MetadataRoutes(engine, render_metrics),
                 ExplainRoute(engine),
-                GenerateRoutes(engine, inbox, self._options),
+                GenerateRoutes(engine, inbox, self._options, calls),
                 MemoryRoutes(memory, self._options),
                 RuntimeSettingRoutes(engine, self._options),
-                DescriptionRoutes(self._options, access),
+                DescriptionRoutes(engine, self._options, access),
                 ConsoleRoutes(engine, console, self._browsers),
                 TaskRoutes(engine, self._options),
                 OpenAiEndpoints(engine, inbox, self._options),
@@ -114,6 +126,8 @@ class Application:
             request = exchange.request
             self._browsers.check(request.method, request.header)
             self._dispatch(exchange, handler)
+        except ModelLoading as pending:  # the routes of functions are looked up first
+            respond_when_loaded(pending, exchange, partial(self._dispatch, exchange, handler))
         except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))
 
@@ -128,18 +142,41 @@ class Application:
             exchange.respond(204, [(b"Allow", b"GET, HEAD, POST, OPTIONS")], [])
             return
         target = resolve(path)
-        if target is None:
-            raise NotFound("Not Found")
+        if target is None or (target.operation and not target.model):
+            found = self._functions.find(method, path, with_applications=target is None)
+            if target is None or (found is not None and found.model and not handler):
+                self._dispatch_function(exchange, found)
+                return
         route = target.route
         endpoint = route.endpoints.get(method)
         if endpoint is None:
-            allow = [(b"Allow", route.allow)]
-            if method == "OPTIONS":
-                exchange.respond(204, allow, [])
-            else:
-                send_refusal(exchange, 405, "Method Not Allowed", allow)
+            self._refuse_method(exchange, route)
             return
         self._serve(exchange, endpoint, target, handler or self._handlers[endpoint])
+
+    @staticmethod
+    def _refuse_method(exchange: Exchange, route: HttpRoute) -> None:
+        """Respond to a method that the path does not have."""
+        allow = [(b"Allow", route.allow)]
+        if exchange.request.method == "OPTIONS":
+            exchange.respond(204, allow, [])
+        else:
+            send_refusal(exchange, 405, "Method Not Allowed", allow)
+
+    def _dispatch_function(self, exchange: Exchange, target: Target | None) -> None:
+        """Serve a function's own route, or an application."""
+        request = exchange.request
+        if target is None:
+            caller = None
+            if self._keys is not None:
+                caller = self._keys.caller_if_any(request.header)
+            listed = self._keys is None or caller is not None
+            raise self._functions.not_found(request.path, caller, listed=listed)
+        endpoint = target.route.endpoints.get(request.method)
+        if endpoint is None:
+            self._refuse_method(exchange, target.route)
+        else:
+            self._serve(exchange, endpoint, target, self._functions.serve)
 
     def _serve_guarded(
         self, exchange: Exchange, endpoint: HttpEndpoint, target: Target, handler: Handler

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from shoal.engine import Engine
 from shoal.errors import InvalidArgument, NotFound
-from shoal.frontends.console.files import PAGE, console_file
+from shoal.frontends.console.files import DOCS, PAGE, console_file
 from shoal.frontends.console.state import Console
 from shoal.frontends.http.browsers import BrowserRules
 from shoal.frontends.http.contracts import Exchange
@@ -26,6 +26,7 @@ _LINKS = {
     "statistics": "/v2/models/stats",
     "metrics": "/metrics",
     "openapi": "/openapi.json",
+    "docs": "/docs",
     "proto": "/proto",
 }
 
@@ -67,6 +68,21 @@ class ConsoleRoutes:
         server = self._engine.server_metadata()
         named = {"name": server["name"], "version": server["version"]}
         send_json(exchange, {**named, "server": "shoal", "links": _LINKS})
+
+    @route(
+        "GET /docs",
+        api="",
+        is_public=lambda _: True,
+        response_media=("text/html",),
+        page="functions",
+    )
+    def docs(self, exchange: Exchange, _target: Target) -> None:
+        """A page with all routes, on which they can be tried.
+
+        It shows the OpenAPI document; functions come first.
+        """
+        self._check(exchange)
+        _send_file(exchange, DOCS)
 
     @route(
         "GET /console/{asset}",

@@ -18,6 +18,7 @@ class Exchange(Protocol):
 
     on_disconnect: Callable[[], object] | None  # called at most once, before the response
     caller: Caller | None  # whose key the request has; None where none is required
+    model: str  # whose route it is, for the access log; empty where the path has the name
 
     @property
     def request(self) -> HttpRequest:
@@ -38,6 +39,9 @@ class Exchange(Protocol):
 
     def end_stream(self) -> None:
         """Complete a response that `start_stream` began."""
+
+    def abort(self) -> None:
+        """Cut the connection, so that the client notices an incomplete response."""
 
     def when_room(self, callback: Callable[[], object]) -> None:
         """Call back once the client has read enough of the chunks, maybe at once."""

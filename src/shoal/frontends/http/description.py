@@ -5,17 +5,19 @@ GET /openapi.json --> OpenAPI 3.1          GET /proto, /proto/FILE --> input for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import shoal
 from shoal.access.access import Access
+from shoal.core.interface import FunctionInterface
+from shoal.engine import Engine
 from shoal.frontends.http.contracts import Exchange
-from shoal.frontends.http.errors import JSON
 from shoal.frontends.http.message import Header
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import TEXT_MEDIA, Target, route
-from shoal.wire import json_text
 from shoal.wire.proto.sources import SOURCES, source
 
 _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
@@ -24,14 +26,24 @@ _TEXT: Header = (b"Content-Type", b"text/plain; charset=utf-8")
 class DescriptionRoutes:
     """Serves the descriptions. The first request for the OpenAPI document builds it."""
 
-    def __init__(self, options: HttpOptions, access: Access | None = None) -> None:
+    def __init__(self, engine: Engine, options: HttpOptions, access: Access | None = None) -> None:
+        self._engine = engine
         self._options = options
         self._key_schemes = {} if access is None else _key_schemes(access.header)
 
     @route("GET /openapi.json", api="metadata", response="OpenApi")
     def openapi(self, exchange: Exchange, _target: Target) -> None:
-        """All routes as an OpenAPI 3.1 document."""
-        exchange.respond(200, [JSON], [self._document])
+        """All routes as an OpenAPI 3.1 document.
+
+        Functions are described with the types of their arguments and results.
+        """
+        caller = exchange.caller
+        functions = [
+            (model.name, model.interface)
+            for model in self._engine.newest_models()
+            if model.interface is not None and (caller is None or caller.may_use(model.name))
+        ]
+        send_json(exchange, self._with_functions(functions))
 
     @route(
         "GET /proto",
@@ -56,12 +68,15 @@ class DescriptionRoutes:
             send_json(exchange, {"files": sorted(SOURCES)})
 
     @cached_property
-    def _document(self) -> bytes:
+    def _document(self) -> dict[str, Any]:
         from shoal.frontends.http.openapi.document import document
 
-        return json_text.dumps(
-            document(shoal.__version__, self._options.restricted_apis, self._key_schemes)
-        )
+        return document(shoal.__version__, self._options.restricted_apis, self._key_schemes)
+
+    def _with_functions(self, functions: Sequence[tuple[str, FunctionInterface]]) -> dict[str, Any]:
+        from shoal.frontends.http.openapi.functions import with_functions
+
+        return with_functions(self._document, functions)
 
 
 def _key_schemes(header: str) -> dict[str, dict[str, str]]:

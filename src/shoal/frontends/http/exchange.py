@@ -55,6 +55,7 @@ class ConnectionExchange:
         "_stage",
         "caller",
         "failure",
+        "model",
         "on_disconnect",
         "on_writable",
         "peer",
@@ -66,6 +67,7 @@ class ConnectionExchange:
         self.request = request
         self.peer = sink.peer
         self.caller: Caller | None = None  # whose key it has, where keys are required
+        self.model = ""  # of a function's own route
         self.status = 0  # of the response
         self.failure = b""  # the body of an error response
         self.on_disconnect: Callable[[], object] | None = None  # called once, when that happens

@@ -9,8 +9,6 @@ request is cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
@@ -20,6 +18,7 @@ from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error, send_error
 from shoal.frontends.http.events import EVENT_HEADERS, event
+from shoal.frontends.http.functions.calls import FunctionCalls
 from shoal.frontends.http.message import error_body
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import EVENT_MEDIA, MODEL_VERSION, Target, route
@@ -37,8 +36,12 @@ ONE_RESPONSE = (
 class GenerateRoutes:
     """Serves both endpoints."""
 
-    def __init__(self, engine: Engine, inbox: LoopInbox, options: HttpOptions) -> None:
+    def __init__(
+        self, engine: Engine, inbox: LoopInbox, options: HttpOptions, functions: FunctionCalls
+    ) -> None:
+        """`functions` serves models that are functions."""
         self._engine = engine
+        self._functions = functions
         self._inbox = inbox
         self._options = options
         pattern = options.header_forward_pattern
@@ -55,7 +58,7 @@ class GenerateRoutes:
     )
     def generate(self, exchange: Exchange, target: Target) -> None:
         """Send the one response of the request. If this raises, there was no response."""
-        self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _OneAnswer(asked)))
+        self._serve(exchange, target, _OneAnswer)
 
     @route(
         f"POST {MODEL_VERSION}/generate_stream",
@@ -69,11 +72,18 @@ class GenerateRoutes:
     )
     def generate_stream(self, exchange: Exchange, target: Target) -> None:
         """Send an event for each response. If this raises, there was no response."""
-        self._serve(exchange, target, lambda asked, at: self._submit(asked, at, _Events(asked)))
+        self._serve(exchange, target, _Events)
 
-    def _serve(
-        self, exchange: Exchange, target: Target, submit: Callable[[Exchange, Target], None]
-    ) -> None:
+    def _serve(self, exchange: Exchange, target: Target, kind: type[_OneAnswer | _Events]) -> None:
+        model = self._engine.find(target.model, target.version)
+        if model.interface is not None and not model.interface.is_application:
+            stream = kind is _Events
+            self._functions.serve_generate(exchange, target, model, stream=stream)
+            return
+
+        def submit(asked: Exchange, at: Target) -> None:
+            self._submit(asked, at, kind(asked))
+
         tracer = self._engine.tracer
         if not (tracer.active and serve_traced(tracer, exchange, target, submit)):
             submit(exchange, target)

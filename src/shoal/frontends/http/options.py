@@ -13,6 +13,7 @@ class HttpOptions:
     # Bounds JSON texts, tensors made from JSON, raw inputs and decompressed bodies.
     max_input_bytes: int = 1 << 26
     header_forward_pattern: str = ""
+    scheme: str = "http"  # of the port, for ASGI applications
     hidden_headers: frozenset[str] = frozenset()  # never forwarded: they hold keys
     cors_origins: tuple[str, ...] = ()  # ("*",): all
     model_upload: str = "auto"  # whose model files are accepted: auto, true or false

@@ -254,6 +254,7 @@ class HttpFastPathCall:
     __slots__ = ("connection", "pattern", "request", "request_id")
 
     failure = b""  # an error is answered by an exchange
+    model = ""  # its path has the name
 
     def __init__(self, connection: HttpConnection, pattern: HttpPattern, request_id: bytes) -> None:
         self.connection = connection

@@ -567,6 +567,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._written - self._written_before,
                 self._started_ns,
                 exchange.failure,
+                model=exchange.model,
             )
         )
 

@@ -114,6 +114,7 @@ class Target:
     region: str = ""  # of shared memory
     file: str = ""
     operation: str = ""  # of a task
+    arguments: tuple[tuple[str, str], ...] = ()  # of a function, in the path of its own route
 
 
 _endpoints: list[HttpEndpoint] = []

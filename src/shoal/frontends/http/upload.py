@@ -5,6 +5,8 @@ form | JSON | the bytes of a file, and the query  -->  TaskRequest
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -28,14 +30,35 @@ def reads_quickly(request: HttpRequest) -> bool:
     return kind not in ("", _FORM, _FIELDS) and not kind.endswith("json")
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What a request has sent, by where it was."""
+
+    query: Sequence[tuple[str, str]]
+    fields: Sequence[tuple[str, str]]  # of a form, which are texts
+    document: Any  # of a JSON body; None without one
+    files: Sequence[File]  # of a form, or the body itself
+
+
 def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
     """Read a request for a task. Raises InvalidArgument or Unsupported.
 
     Values may also be in the query; those of the body take precedence.
     """
+    upload = read_parts(request, most_json_bytes)
+    if upload.document is not None and type(upload.document) is not dict:
+        raise InvalidArgument("the request body must be a JSON object")
+    return TaskRequest(
+        upload.files, {**dict(upload.query), **dict(upload.fields), **(upload.document or {})}
+    )
+
+
+def read_parts(request: HttpRequest, most_json_bytes: int) -> Upload:
+    """Read a request with files, form fields or JSON. Raises InvalidArgument or Unsupported."""
     if coding(request.header(b"content-encoding")) != IDENTITY:
         raise Unsupported("Unsupported compression type: send the request without compression")
-    values: dict[str, Any] = dict(_pairs(request.query))
+    fields: list[tuple[str, str]] = []
+    document: Any = None
     content_type = (request.header(b"content-type") or b"").decode("latin-1")
     kind = _kind(content_type)
     body = request.body
@@ -43,21 +66,22 @@ def read_upload(request: HttpRequest, most_json_bytes: int) -> TaskRequest:
     if kind == _FORM:
         for part in multipart.parts(body, multipart.boundary_of(content_type)):
             if part.file_name is None and not part.content_type.startswith("image/"):
-                values[part.name] = _text(part.name, part.content)
+                fields.append((part.name, _text(part.name, part.content)))
             else:
                 files.append(File(part.content, part.name, part.file_name or "", part.content_type))
-    elif kind.endswith("json") or (len(body) and bytes(body[:1]) in b"{" and kind in ("", _FIELDS)):
-        # curl -d declares JSON as form fields; text that begins with a brace is JSON.
+    elif kind.endswith("json") or (
+        len(body) and bytes(body[:1]) in b"{[" and kind in ("", _FIELDS)
+    ):
+        # curl -d declares JSON as form fields; text that begins with a bracket is JSON.
         http_body.check_json_size(len(body), most_json_bytes)
         document = json_limits.loads(body, most_json_bytes)
-        if type(document) is not dict:
+        if document is None:
             raise InvalidArgument("the request body must be a JSON object")
-        values.update(document)
     elif kind == _FIELDS and not _is_binary(body):
-        values.update(_pairs(_fields(memoryview(body))))
+        fields = _pairs(_fields(memoryview(body)))
     elif len(body):
         files.append(File(body, content_type=kind))
-    return TaskRequest(files, values)
+    return Upload(_pairs(request.query), fields, document, files)
 
 
 def _kind(content_type: str) -> str:

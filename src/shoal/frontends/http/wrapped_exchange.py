@@ -38,6 +38,15 @@ class WrappedExchange:
         self._inner.caller = caller
 
     @property
+    def model(self) -> str:
+        """Whose route it is."""
+        return self._inner.model
+
+    @model.setter
+    def model(self, model: str) -> None:
+        self._inner.model = model
+
+    @property
     def on_disconnect(self) -> Callable[[], object] | None:
         """Called when the client disconnects before the response."""
         return self._inner.on_disconnect
@@ -57,6 +66,10 @@ class WrappedExchange:
     def send_chunk(self, data: Buffer) -> None:
         """Send a chunk of that body."""
         self._inner.send_chunk(data)
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._inner.abort()
 
     def when_room(self, callback: Callable[[], object]) -> None:
         """Call back once the client has read enough."""

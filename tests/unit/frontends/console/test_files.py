@@ -8,7 +8,7 @@ import pytest
 
 import shoal.frontends.console
 from shoal.errors import NotFound
-from shoal.frontends.console.files import PAGE, SECURITY, console_file
+from shoal.frontends.console.files import DOCS, PAGE, SECURITY, console_file
 
 STATIC = Path(shoal.frontends.console.__file__).parent / "static"
 NAMES = sorted(path.name for path in STATIC.iterdir())
@@ -89,20 +89,21 @@ def test_no_script_makes_markup_or_code_of_text(name):
         assert word not in text, word
 
 
-def test_the_page_has_no_inline_code_and_nothing_from_elsewhere():
-    page = (STATIC / PAGE).read_text()
+@pytest.mark.parametrize("name", [PAGE, DOCS])
+def test_the_pages_have_no_inline_code_and_nothing_from_elsewhere(name):
+    page = (STATIC / name).read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
     assert not re.search(r"\son\w+\s*=|\sstyle\s*=|<style", page)
-    for name in NAMES:
-        text = (STATIC / name).read_text()
+    for file in NAMES:
+        text = (STATIC / file).read_text()
         found = set(re.findall(r"https?://[^\s\"'`)<>]+", text))
-        assert found <= {"http://www.w3.org/2000/svg", "http://"}, (name, found)
+        assert found <= {"http://www.w3.org/2000/svg", "http://"}, (file, found)
 
 
 def test_every_file_that_is_named_exists():
-    page = (STATIC / PAGE).read_text()
+    page = (STATIC / PAGE).read_text() + (STATIC / DOCS).read_text()
     named = set(re.findall(r'"console/([^"]+)"', page))
     for name in SCRIPTS:
         named |= set(re.findall(r'from "\./([^"]+)"', (STATIC / name).read_text()))
     assert named <= set(NAMES)
-    assert set(NAMES) - named == {PAGE}, "a file that nobody needs"
+    assert set(NAMES) - named == {PAGE, DOCS}, "a file that nobody needs"
