@@ -3,6 +3,7 @@
     @shoal.model(batch=32)          a function is a model: `shoal serve app.py`
     shoal.Server("models")          a server in this process
     shoal.AsyncServer("models")     the same for asyncio
+    shoal.asgi_app("models")        a server as an ASGI application
 
 The names below are imported when they are first used, so that `import shoal` stays light.
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from shoal.errors import ShoalError as ShoalError
     from shoal.errors import Unavailable as Unavailable
     from shoal.errors import Unsupported as Unsupported
+    from shoal.inprocess.asgi import asgi_app as asgi_app
     from shoal.inprocess.async_server import AsyncServer as AsyncServer
     from shoal.inprocess.server import Server as Server
 
@@ -46,6 +48,7 @@ _HOMES = {
     "Tensor": "shoal.backends.function.tensor",
     "Unavailable": "shoal.errors",
     "Unsupported": "shoal.errors",
+    "asgi_app": "shoal.inprocess.asgi",
     "model": "shoal.backends.function.declaration",
 }
 __all__ = [
@@ -64,6 +67,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "__version__",
+    "asgi_app",
     "model",
 ]
 

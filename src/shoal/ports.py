@@ -182,6 +182,10 @@ class Ports:
             mode = int(options.unix_socket_mode, 8)
             await open_unix("http", options.http_unix_socket, mode, listener.start_unix)
 
+    def new_application(self, inbox: LoopInbox) -> Application:
+        """An application for requests that another server has received."""
+        return self._new_application(inbox, self._http_options, self._console)
+
     def _new_application(
         self, inbox: LoopInbox, options: HttpOptions, console: Console | None = None
     ) -> Application:

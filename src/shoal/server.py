@@ -17,6 +17,7 @@ from shoal import settings
 from shoal.backends.registry import BackendRegistry
 from shoal.config.options import Options
 from shoal.core.inbox import LoopInbox
+from shoal.frontends.http.application import Application
 from shoal.logs import Log
 from shoal.ports import Ports
 from shoal.reloads import Reloads
@@ -60,6 +61,7 @@ class Server:
             console=settings.console(self.engine, options),
         )
         self._more_ports: list[Ports] = []  # that were opened later
+        self._inbox: LoopInbox | None = None  # once it listens
         access = self.ports.access
         self.metrics = self._serving.metrics(
             self.ports.read, access.read if access is not None else None
@@ -126,12 +128,18 @@ class Server:
 
     async def listen(self) -> None:
         """Open the ports. From here on the server is live. Raises as `Ports.listen`."""
-        await self.ports.listen(self._new_inbox())
+        self._inbox = self._new_inbox()
+        await self.ports.listen(self._inbox)
 
     def _new_inbox(self) -> LoopInbox:
         loop, handle = asyncio.get_running_loop(), self._serving.loop
         handle.bind(loop)
         return LoopInbox(loop, handle.after_reading, handle.after_batches)
+
+    def new_application(self) -> Application:
+        """The routes of HTTP, for requests that another server has received."""
+        assert self._inbox is not None  # it listens
+        return self.ports.new_application(self._inbox)
 
     async def load(self) -> None:
         """Load the start-up models; after that the server is ready if the models are."""

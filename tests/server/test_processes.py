@@ -20,6 +20,36 @@ from tests.support import onnx_models
 from tests.support.repositories import add_onnx
 
 BATCHED = "max_batch_size: 8\ndynamic_batching {}"
+FUNCTIONS = """
+from collections.abc import Iterator
+from dataclasses import dataclass
+import shoal
+
+@dataclass
+class Box:
+    name: str
+    size: float = 1.0
+
+@shoal.model(path="/grow", batch=8)
+def grow(box: list[Box]) -> list[Box]:
+    return [Box(each.name, 2 * each.size) for each in box]
+
+@shoal.model(path="/size", config='parameters { key: "isolation" value { string_value: "process" } }')
+def size(data: bytes) -> int:
+    if not data:
+        raise ValueError("no data")
+    return len(data)
+
+@shoal.model(path="GET /count/{start}")
+def count(start: int) -> Iterator[int]:
+    yield from range(start)
+
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 201, "headers": []})
+    await send({"type": "http.response.body", "body": scope["path"].encode(), "more_body": True})
+    await send({"type": "http.response.body"})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +57,12 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     add_onnx(folder, "sum", onnx_models.add_sub("INT32"), BATCHED)
     add_onnx(folder, "echo", onnx_models.identity("FP32"), BATCHED)
+    functions = tmp_path_factory.mktemp("functions") / "functions.py"
+    functions.write_text(FUNCTIONS)
     started = ChaosServer(
         tmp_path_factory.mktemp("server"),
         str(folder),
+        str(functions),
         "--frontend-processes=2",
         "--model-control-mode=explicit",
         "--load-model=sum",
@@ -89,6 +122,32 @@ def test_every_front_end_knows_what_a_client_has_loaded(server):
         assert server.call("POST", "/v2/repository/models/echo/unload").status == 200
         for _ in range(4):
             assert server.get("/v2/models/echo").status == 404
+
+
+def test_every_front_end_serves_functions(server):
+    """Their code is in the engine process only, or in one of their own."""
+    names = ("grow", "size", "count", "app")
+    assert server.call("POST", "/grow", b"{}").status == 404
+    for name in names:
+        assert server.load(name).status == 200
+    for _ in range(4):
+        grown = server.call("POST", "/grow", b'{"name": "a"}')
+        assert grown.json == {"name": "a", "size": 2.0}
+        wrong = server.call("POST", "/grow", b'{"nam": "a"}')
+        assert wrong.error == "unknown field `nam`: did you mean `name`?"
+        sent = base64.b64encode(bytes(300_000)).decode()
+        assert server.call("POST", "/size", f'{{"data": "{sent}"}}'.encode()).json == 300_000
+        assert server.call("POST", "/size", b'{"data": ""}').error == "ValueError: no data"
+        assert server.get("/count/2").body == b"data: 0\n\ndata: 1\n\n"
+        found = server.get("/some/path")  # of the ASGI application
+        assert (found.status, found.body) == (201, b"/some/path")
+        assert "/grow" in server.get("/openapi.json").json["paths"]
+    assert server.call("POST", "/v2/repository/models/grow/unload").status == 200
+    for _ in range(4):
+        assert server.call("POST", "/grow", b'{"name": "a"}').status == 201  # the application's
+    for name in names[1:]:
+        assert server.call("POST", f"/v2/repository/models/{name}/unload").status == 200
+    assert server.call("POST", "/grow", b"{}").status == 404
 
 
 def test_a_front_end_that_is_killed_is_replaced(server, client):

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,8 @@ from shoal import settings as server_settings
 from shoal.config.options import Options
 from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument, Unavailable
+from shoal.frontends.access_log import AccessLog
+from shoal.frontends.http.application import Application
 from shoal.inprocess import control, inference, keywords
 from shoal.inprocess.addresses import Addresses
 from shoal.inprocess.loop import LoopThread
@@ -187,6 +189,36 @@ class Server(Addresses):
         with self._changing:
             if self._server is not None and self._loop is not None:
                 self._loop.run(self._server.close(ports))
+
+    # ---- requests of another server
+
+    @property
+    def options(self) -> Options:
+        """The options."""
+        return self._requested
+
+    @property
+    def access_log(self) -> AccessLog | None:
+        """The access log, if there is one; for the loop's thread."""
+        server = self._server
+        return None if server is None else server.ports.access_log
+
+    def new_application(self) -> Application:
+        """The routes of HTTP, for requests that another server has received; see `call_soon`."""
+        server = self._running()
+        assert self._loop is not None  # it runs
+
+        async def make() -> Application:
+            return server.new_application()
+
+        return self._loop.run(make())
+
+    def call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call a function on the server's loop; nothing if the server has stopped."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is being closed
+                loop.loop.call_soon_threadsafe(callback, *arguments)
 
     @property
     def engine(self) -> LocalEngine:

@@ -45,7 +45,9 @@ def with_functions(
         path = interface.path or _GENERATE.format(name) + "_stream" * interface.streams
         paths.setdefault(path, {})[(interface.method or "POST").lower()] = operation
     made["components"] = components
-    made["paths"] = {**paths, **made["paths"]}
+    # A function takes over the short path of a task.
+    others = {path: methods for path, methods in made["paths"].items() if path not in paths}
+    made["paths"] = {**paths, **others}
     made["tags"] = [{"name": TAG, "description": "Functions of this server"}, *made["tags"]]
     return made
 
