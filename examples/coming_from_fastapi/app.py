@@ -30,7 +30,7 @@ class Digit(NamedTuple):
     probability: list[float]
 
 
-@shoal.model(batch=32)
+@shoal.model(path="/classify", batch=32)
 def classify(image: Picture) -> Digit:
     """`image` has the images of up to 32 requests: its shape is [N, 64]."""
     probabilities = session.run(["probabilities"], {"image": image})[0]

@@ -18,9 +18,8 @@ IMAGE = json.loads((Path(__file__).parent / "one.json").read_text(encoding="utf-
 
 
 def main(address: str) -> None:
-    # The body is the same as for FastAPI; only the path differs.
-    url = f"http://{address}/v2/models/classify/generate"
-    answer = requests.post(url, json={"image": IMAGE}, timeout=60)
+    # The same as for FastAPI.
+    answer = requests.post(f"http://{address}/classify", json={"image": IMAGE}, timeout=60)
     answer.raise_for_status()
     digit = answer.json()
     print(digit["label"], round(digit["probability"], 3))

@@ -29,7 +29,7 @@ def brightness(picture: Picture) -> Brightness:
 
 
 # One request at a time, with plain values. Clients may omit arguments with a default.
-@shoal.model
+@shoal.model(path="/greet")
 def greet(name: str, greeting: str = "Hello") -> str:
     if not name:
         raise shoal.InvalidArgument("whom shall I greet? name is empty")
