@@ -275,7 +275,7 @@ class _AsgiExchange:
                 call_soon(self._sent, size)
 
 
-async def _read_body(receive: Receive, most_bytes: int) -> bytes | None:
+async def _read_body(receive: Receive, most_bytes: int | None) -> bytes | None:
     """The body of a request; None if the client has disconnected. HttpFault if it is too large."""
     parts: list[bytes] = []
     size = 0
@@ -285,7 +285,7 @@ async def _read_body(receive: Receive, most_bytes: int) -> bytes | None:
             return None
         part = message.get("body", b"")
         size += len(part)
-        if size > most_bytes:
+        if most_bytes is not None and size > most_bytes:
             raise HttpFault(413, f"the body has more than {most_bytes} bytes, the most allowed")
         parts.append(part)
         if not message.get("more_body", False):
