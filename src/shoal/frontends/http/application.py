@@ -126,8 +126,6 @@ class Application:
             request = exchange.request
             self._browsers.check(request.method, request.header)
             self._dispatch(exchange, handler)
-        except ModelLoading as pending:  # the routes of functions are looked up first
-            respond_when_loaded(pending, exchange, partial(self._dispatch, exchange, handler))
         except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(exchange, as_shoal_error(error))
 
@@ -143,7 +141,11 @@ class Application:
             return
         target = resolve(path)
         if target is None or (target.operation and not target.model):
-            found = self._functions.find(method, path, with_applications=target is None)
+            try:
+                found = self._functions.find(method, path, with_applications=target is None)
+            except ModelLoading as pending:  # another process is asked first
+                respond_when_loaded(pending, exchange, partial(self._dispatch, exchange, handler))
+                return
             if target is None or (found is not None and found.model and not handler):
                 self._dispatch_function(exchange, found)
                 return
