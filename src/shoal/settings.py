@@ -45,12 +45,12 @@ from shoal.repository.layout import is_single_model
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.remote import RemoteSource
 from shoal.repository.repository import RepositorySettings
-from shoal.statistics.custom import COUNTER, CustomMetrics
+from shoal.statistics.custom import COUNTER, GAUGE, CustomFamily, CustomMetrics
 from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.storage.address import is_address
 from shoal.storage.mirrors import Mirrors, StorageSettings
-from shoal.storage.source import Source
+from shoal.storage.transfer import SizeCallback
 from shoal.tasks.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -130,14 +130,20 @@ def mirrors(options: Options, custom: CustomMetrics | None = None) -> Mirrors:
         bytes_per_sec=read_size(options.repository_download_rate),
         threads=options.repository_download_threads,
     )
-    counted = (custom or CustomMetrics()).family(
+    families = custom or CustomMetrics()
+    downloaded = families.family(
         "shoal_repository_downloaded_bytes_total", "Bytes read from remote repositories", COUNTER
     )
+    left = families.family(
+        "shoal_repository_download_left_bytes", "Bytes of models in download, still to read", GAUGE
+    )
 
-    def downloaded(source: Source, size: int) -> None:
-        counted.metric({"repository": str(source.address)}, None).increment(size)
+    def change(family: CustomFamily) -> SizeCallback:
+        return lambda source, size: family.metric(
+            {"repository": str(source.address)}, None
+        ).increment(size)
 
-    return Mirrors(chosen, downloaded=downloaded)
+    return Mirrors(chosen, downloaded=change(downloaded), left=change(left))
 
 
 def cache_store(options: Options) -> CacheStore | None:

@@ -28,7 +28,7 @@ from shoal.repository.on_demand import NOT_LOADED
 from shoal.repository.poller import RepositoryPoller
 from shoal.repository.preparation import Override
 from shoal.scheduler.batcher import BatcherClosed
-from shoal.storage.transfer import Progress
+from shoal.storage.transfer import Progress, megabytes
 
 logger = logging.getLogger(__name__)
 
@@ -459,11 +459,10 @@ class ModelRepository:
 
 def _downloading(name: str, progress: Progress) -> dict[str, str]:
     """The row of the index for a model whose files are being downloaded."""
-    size = f"{progress.total_bytes / 1e6:.1f} MB"
     return {
         "name": name,
         "state": VersionState.LOADING.value,
-        "reason": f"downloading: {progress.percent} % of {size}",
+        "reason": f"downloading: {progress.percent} % of {megabytes(progress.total_bytes)}",
     }
 
 

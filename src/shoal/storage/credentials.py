@@ -32,7 +32,7 @@ class StoreConfig:
     config: dict[str, Any] = field(default_factory=dict)
     provider: Callable[[], Any] | None = None  # returns credentials whenever some are needed
     addressing: str = ""  # S3: "path" or "virtual", where a profile says so
-    endpoint: str = ""  # of a profile
+    endpoint: str = ""  # of a profile, or of a service account
 
 
 def triton_entry(address: Address, kind: str, environ: Mapping[str, str]) -> Any | None:
@@ -45,7 +45,7 @@ def triton_entry(address: Address, kind: str, environ: Mapping[str, str]) -> Any
         return None
     try:
         entries = json.loads(Path(path).read_bytes()).get(kind, {})
-        names = sorted(entries, key=len, reverse=True)
+        names = sorted(entries.keys(), key=len, reverse=True)
     except (OSError, ValueError, AttributeError, TypeError) as error:
         reason = getattr(error, "strerror", None) or "it is not the JSON object that it should be"
         raise InvalidArgument(
@@ -198,21 +198,25 @@ def for_gs(address: Address, environ: Mapping[str, str]) -> StoreConfig:
     made = StoreConfig()
     emulator = environ.get("STORAGE_EMULATOR_HOST")
     if emulator:
-        made.config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
-        made.config["skip_signature"] = True
+        made.endpoint = emulator if "://" in emulator else f"http://{emulator}"
+        made.config |= {"base_url": made.endpoint, "skip_signature": True}
         return made
     path = entry if isinstance(entry, str) else environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if not path:
         return made
     try:
-        kind = json.loads(Path(path).read_bytes()).get("type", "")
+        content = json.loads(Path(path).read_bytes())
+        kind = content.get("type", "")
     except (OSError, ValueError, AttributeError) as error:
         reason = getattr(error, "strerror", None) or "it is not a JSON object"
         raise InvalidArgument(f"the Google credentials '{path}' cannot be read: {reason}") from None
     if kind in ("external_account", "impersonated_service_account"):
         made.provider = _google_provider(path, kind)
-    else:
+    elif kind == "authorized_user":
         made.config["application_credentials"] = path
+    else:
+        made.config["service_account"] = path
+        made.endpoint = str(content.get("gcs_base_url") or "")
     return made
 
 

@@ -27,7 +27,7 @@ from shoal.storage.files import place_file
 from shoal.storage.listing import ModelFiles
 from shoal.storage.retries import RetryPolicy, with_retries
 from shoal.storage.source import RemoteFile, Source
-from shoal.storage.transfer import Progress, Transfer
+from shoal.storage.transfer import Progress, Transfer, megabytes
 
 logger = logging.getLogger(__name__)
 
@@ -190,13 +190,13 @@ class Mirror:
 def _log(name: str, address: str, progress: Progress) -> None:
     if progress.total_files:
         secs = max(time.monotonic() - progress.started, 1e-3)
-        size = progress.total_bytes
+        count, size = progress.total_files, progress.total_bytes
         logger.info(
-            "downloaded %d files of model '%s' from '%s': %.1f MB in %.1f s (%.1f MB/s)",
-            progress.total_files,
+            "downloaded %s of model '%s' from '%s': %s in %.3g s, %s/s",
+            "1 file" if count == 1 else f"{count} files",
             name,
             address,
-            size / 1e6,
+            megabytes(size),
             secs,
-            size / 1e6 / secs,
+            megabytes(size / secs),
         )

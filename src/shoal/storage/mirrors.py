@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from shoal.storage.locks import open_lock, try_lock
 from shoal.storage.mirror import Mirror
 from shoal.storage.retries import RetryPolicy
 from shoal.storage.source import RemoteFile, Source, open_source
-from shoal.storage.transfer import Transfer
+from shoal.storage.transfer import SizeCallback, Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +54,16 @@ class Mirrors:
         self,
         settings: StorageSettings,
         environ: Mapping[str, str] = os.environ,
-        downloaded: Callable[[Source, int], None] = lambda _source, _size: None,
+        **callbacks: SizeCallback,
     ) -> None:
-        """Creates nothing yet. `downloaded` is as in `Transfer`."""
+        """Creates nothing yet. `callbacks` are those of `Transfer`."""
         self.settings = settings
         self._environ = environ
         self._transfer = Transfer(
             threads=settings.threads,
             bytes_per_sec=settings.bytes_per_sec,
             retries=settings.retries,
-            downloaded=downloaded,
+            **callbacks,
         )
         self._opening = threading.Lock()  # guards the tables
         self._caches: dict[Path, tuple[RepositoryCache, _ServerFolder]] = {}

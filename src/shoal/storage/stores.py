@@ -99,7 +99,7 @@ def open_store(
         elif address.scheme == "gs":
             made = credentials.for_gs(address, environ)
             config = made.config | ({"skip_signature": True} if skip_signature else {})
-            client["allow_http"] = str(config.get("base_url", "")).startswith("http://")
+            client["allow_http"] = made.endpoint.startswith("http://")
             kind = store.GCSStore
         else:
             made = credentials.for_azure(address, location.account, environ)

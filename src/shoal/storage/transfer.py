@@ -35,6 +35,9 @@ _LOCK_WAIT_SECS = 0.1
 _LOG_SECS = 10.0  # between two lines about one download
 
 
+SizeCallback = Callable[[Source, int], None]
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a download is; read by any thread, and changed by those of the transfer."""
@@ -44,6 +47,7 @@ class Progress:
     total_bytes: int = 0
     total_files: int = 0
     done_bytes: int = 0
+    left: Callable[[int], None] = lambda _change: None  # called when more or less is left to do
     _changing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -56,11 +60,17 @@ class Progress:
         with self._changing:
             self.total_files += files
             self.total_bytes += size
+        self.left(size)
 
     def add(self, size: int) -> None:
         """So many bytes are here; a negative number if they have to be read again."""
         with self._changing:
             self.done_bytes += size
+        self.left(-size)
+
+    def end(self) -> None:
+        """Nothing more is downloaded, whether all is here or not."""
+        self.left(self.done_bytes - self.total_bytes)
 
 
 class RateLimit:
@@ -83,6 +93,15 @@ class RateLimit:
         return begin - now
 
 
+def megabytes(size: float) -> str:
+    """A size for texts."""
+    return f"{size / 1e6:.0f} MB" if size >= 10e6 else f"{size / 1e6:.3g} MB"
+
+
+def _ignore(_source: Source, _size: int) -> None:
+    pass
+
+
 class Transfer:
     """The downloads of one server. `fetch` blocks, and many threads may call it."""
 
@@ -92,14 +111,17 @@ class Transfer:
         threads: int = 32,
         bytes_per_sec: int = 0,
         retries: RetryPolicy | None = None,
-        downloaded: Callable[[Source, int], None] = lambda _source, _size: None,
+        downloaded: SizeCallback = _ignore,
+        left: SizeCallback = _ignore,
     ) -> None:
-        """`downloaded` is called by any thread when bytes of a source have arrived."""
+        """`downloaded` is called by any thread when bytes of a source have arrived, `left` when
+        more or less bytes are left to download."""
         self.retries = retries or RetryPolicy()
         self.stopped = threading.Event()
         self._limit = RateLimit(bytes_per_sec)
         self._threads = threads
         self._downloaded = downloaded
+        self._left = left
         self._jobs: deque[_Job] = deque()  # those with ranges that no worker has taken
         self._changed = threading.Condition()  # guards _jobs, their queues, _workers and _idle
         self._workers = 0
@@ -115,6 +137,7 @@ class Transfer:
         """The contents of files in the cache. Raises the first StorageError; what has arrived
         until then is used by the next call."""
         progress = progress or Progress(time.monotonic())
+        progress.left = lambda change: self._left(source, change)
         found: dict[RemoteFile, Path] = {}
         missing: dict[str, RemoteFile] = {}
         for file in files:
@@ -135,6 +158,8 @@ class Transfer:
                 logger.warning("%s; it is read again", error.message)
                 progress.add(before - progress.done_bytes)
                 self._download(source, missing, cache, progress)
+            finally:
+                progress.end()
             for file in files:  # several may have one content
                 if file not in found:
                     blob = cache.find(cache.key(source.scope, file), file.size)
@@ -199,10 +224,10 @@ class Transfer:
         while not job.finished.wait(_LOG_SECS):
             progress = job.progress
             logger.info(
-                "downloading %s: %d %% of %.1f MB",
+                "downloading %s: %d %% of %s",
                 progress.name or f"'{job.source.address}'",
                 progress.percent,
-                progress.total_bytes / 1e6,
+                megabytes(progress.total_bytes),
             )
         if job.error is not None:
             raise job.error

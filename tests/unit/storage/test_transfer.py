@@ -16,8 +16,10 @@ from shoal.storage.errors import (
     StorageRefused,
     StorageUnreachable,
 )
+from shoal.storage.mirrors import Mirrors, StorageSettings
 from shoal.storage.retries import RetryPolicy
 from shoal.storage.transfer import Progress, RateLimit
+from tests.support.s3_fixtures import QUICK
 from tests.support.s3_server import Fault
 
 MODEL = "models/a/1/model.bin"
@@ -399,3 +401,27 @@ def test_a_machine_without_credentials(mirrors, monkeypatch, tmp_path):
     mirror = mirrors().open("s3://127.0.0.1:1/bucket/models")
     with pytest.raises(StorageError, match=r"no credentials|no connection"):
         mirror.refresh()
+
+
+def test_what_is_left_to_download_is_counted(in_ranges, s3, tmp_path):
+    counts = {"downloaded": 0, "left": 0}
+    most = [0]
+
+    def changed(name):
+        def change(_source, size):
+            counts[name] += size
+            most[0] = max(most[0], counts["left"])
+
+        return change
+
+    s3.objects |= {MODEL: LARGE, "models/a/2/model.bin": b"small"}
+    s3.faults.append(Fault(key="a/2/", status=403))
+    settings = StorageSettings(cache=str(tmp_path / "cache"), retries=QUICK)
+    with Mirrors(settings, downloaded=changed("downloaded"), left=changed("left")) as mirrors:
+        with pytest.raises(StorageRefused):
+            mirrors.local(f"{s3.address}/models")
+        assert counts["left"] == 0
+        s3.faults.clear()
+        mirrors.local(f"{s3.address}/models")
+    assert most[0] == 300_005
+    assert counts == {"downloaded": 300_005, "left": 0}
