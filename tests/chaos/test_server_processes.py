@@ -156,6 +156,7 @@ def test_a_front_end_that_keeps_crashing_is_started_with_pauses(serve, tmp_path,
         f"--grpc-server-key={tmp_path / 'own.key'}",
     ]
     server = serve("onnx", options=[TWO, "--grpc-use-ssl=true", *tls])
+    wait_until(lambda: "Started HTTPService" in server.log, "both front ends have started")
     (tmp_path / "own.key").write_text("junk")
     first, second = server_processes(server, "frontend")
     kill(first)

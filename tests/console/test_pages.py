@@ -99,6 +99,9 @@ def test_gpus_and_machine(page, address, expect):
         machine = {"cpu_utilization": 0.25, "cores": 8, "process_cpu_secs": 1.0}
         machine |= {"memory_total_bytes": 16 << 30, "memory_used_bytes": 4 << 30}
         machine |= {"process_resident_bytes": 1 << 30}
+        usage = {"pid": 7, "cpu_secs": 1.0, "resident_bytes": 5 << 20, "connections": None}
+        frontend = {"name": "frontend-0", "pid": 8, "connections": 42}
+        machine["processes"] = [usage | frontend, usage | {"name": "engine"}]
         route.fulfill(response=answer, json=answer.json() | {"gpus": [gpu], "machine": machine})
 
     page.route("**/v2/console*", state)
@@ -110,6 +113,8 @@ def test_gpus_and_machine(page, address, expect):
     expect(meters).to_contain_text("4 GiB of 16 GiB")
     chart = page.get_by_role("img", name=re.compile("^Machine"))
     expect(chart).to_have_attribute("aria-label", re.compile("GPU: 37 %"))
+    processes = page.get_by_role("table").locator("tbody tr")
+    expect(processes).to_have_text([re.compile("engine7.*5 MiB$"), re.compile("front end 08.*42$")])
     page.unroute_all(behavior="ignoreErrors")
 
 

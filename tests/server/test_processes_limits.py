@@ -142,7 +142,13 @@ def test_the_console_has_the_errors_of_all_front_ends(server):
     assert all(state["errors"] == errors for state in states)
     assert console(errors[0]["number"])["errors"] == []
     assert console(newest, "some")["errors"] == []
-    assert states[0]["machine"]["process_resident_bytes"] > 0
+    machine = states[0]["machine"]
+    processes = {one["name"]: one for one in machine["processes"]}
+    assert set(processes) == {"supervisor", "engine", "frontend-0", "frontend-1"}
+    assert len({one["pid"] for one in processes.values()}) == 4
+    assert sum(one["resident_bytes"] for one in machine["processes"]) > 0
+    assert processes["engine"]["connections"] is None
+    assert sum(processes[f"frontend-{number}"]["connections"] for number in (0, 1)) >= 1
 
 
 def test_the_log_has_one_line_for_what_all_front_ends_do(server):

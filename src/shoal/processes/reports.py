@@ -9,7 +9,7 @@ counted by then.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from shoal.core.readiness import Readiness
 from shoal.engine.linked.frontend import Frontend
 from shoal.engine.linked.service import EngineService
 from shoal.statistics.keys import KeyCounts
-from shoal.statistics.machine import Machine, MachineReading
+from shoal.statistics.machine import Machine, MachineReading, ProcessFigures
 from shoal.statistics.process import ServerProcesses
 from shoal.statistics.recent_errors import ErrorEntry, recent_errors
 from shoal.statistics.server import ServerReading
@@ -75,12 +75,7 @@ class FrontendReports:
     def server(self) -> ServerReading:
         """The server as a whole, from the last reports."""
         readiness = self._readiness()
-        names = dict(self._names)
-        reports = {
-            names[frontend]: last
-            for frontend, last in list(self._last.items())
-            if frontend in names
-        }
+        reports = self._reports()
         connections: dict[str, int] = {}
         for last in reports.values():
             for protocol, count in last["connections"].items():
@@ -93,8 +88,17 @@ class FrontendReports:
             max_connections=max([r["max_connections"] for r in reports.values()], default=0),
             buffered_bytes=sum(r["buffered_bytes"] for r in reports.values()),
             max_buffered_bytes=self._max_buffered_bytes,
-            by_process={name: sum(r["connections"].values()) for name, r in reports.items()},
+            by_process=_connections(reports),
         )
+
+    def _reports(self) -> dict[str, Report]:
+        """The last report of each front end that is connected, by its name."""
+        names = dict(self._names)
+        return {
+            names[frontend]: last
+            for frontend, last in list(self._last.items())
+            if frontend in names
+        }
 
     def keys(self) -> list[KeyCounts]:
         """The use of keys, from the last reports."""
@@ -108,12 +112,29 @@ class FrontendReports:
 
     def machine(self) -> MachineReading:
         """The machine, and what all processes of the server use of it."""
-        process = self._processes.total(self._processes.read())
+        pids = dict(self._pids)
+        readings = self._processes.read()
+        process = self._processes.total(readings)
+        connections = _connections(self._reports())
         return replace(
             self._machine.read(),
             process_resident_bytes=process.resident_bytes,
             process_cpu_secs=process.cpu_secs,
+            processes=tuple(
+                [
+                    ProcessFigures(
+                        name, pids[name], one.cpu_secs, one.resident_bytes, connections.get(name)
+                    )
+                    for name, one in readings.items()
+                    if name in pids
+                ]
+            ),
         )
+
+
+def _connections(reports: Mapping[str, Report]) -> dict[str, int]:
+    """The open connections of each front end."""
+    return {name: sum(last["connections"].values()) for name, last in reports.items()}
 
 
 def _add(total: dict[str, KeyCounts], counted: KeyCounts) -> None:

@@ -147,7 +147,6 @@ class Supervisor:
         self._loaded: asyncio.Future[list[dict[str, str]]] = loop.create_future()
         self._loaded.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._was_loaded = False
-        self._have_listened = False  # all front ends, at the start
         self._stopping = False
         self._clean = True
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,9 +164,8 @@ class Supervisor:
             self._run(self._reap_orphans())
         self.options = await self.ports.bind(self.options)
         self._start_engine()
-        listening = [self._start_frontend(index) for index in range(self._count)]
+        listening = [self._start_frontend(index, at_start=True) for index in range(self._count)]
         await asyncio.gather(*listening)
-        self._have_listened = True
         index = await self._loaded
         for number, frontend in enumerate(self._frontends.values()):
             frontend.send("loaded", index, number == 0)
@@ -217,7 +215,9 @@ class Supervisor:
         self._was_loaded = True
         self._loaded.set_result(index)
 
-    def _start_frontend(self, index: int) -> asyncio.Future[None]:
+    def _start_frontend(self, index: int, *, at_start: bool = False) -> asyncio.Future[None]:
+        """Start one; the result says whether it listens. One that ends is replaced, unless that is
+        `at_start`, before any has listened in its place: then the server does not start."""
         listening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def listens() -> None:
@@ -226,7 +226,7 @@ class Supervisor:
 
         def ended(process: _Process, ending: str) -> None:
             self._names.left(process)
-            replace = self._have_listened or listening.done()
+            replace = not at_start or listening.done()
             if not listening.done():
                 listening.set_exception(
                     process.problem or Internal(f"front end {index} could not be started: {ending}")

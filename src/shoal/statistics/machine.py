@@ -21,14 +21,26 @@ _IDLE = frozenset({"idle", "iowait"})
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """One process of a server that has several."""
+
+    name: str
+    pid: int
+    cpu_secs: float | None
+    resident_bytes: int | None
+    connections: int | None  # of front ends
+
+
+@dataclass(frozen=True, slots=True)
 class MachineReading:
-    """One reading of the machine and of this process."""
+    """One reading of the machine and of this process, or of all processes of the server."""
 
     cpu_utilization: float | None = None  # 0 … 1 over all cores
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     process_resident_bytes: int | None = None
     process_cpu_secs: float | None = None
+    processes: tuple[ProcessFigures, ...] = ()  # where there are several
 
 
 class Machine:

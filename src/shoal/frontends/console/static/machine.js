@@ -1,7 +1,7 @@
-// CPU, GPU and memory, over time and current.
+// CPU, GPU and memory, over time and current; the processes of a server that has several.
 
 import { lineChart, meter } from "./charts.js";
-import { h, setShown } from "./dom.js";
+import { fill, h, setShown } from "./dom.js";
 import { bytes, count, percent, plural } from "./format.js";
 
 /** The utilization of CPU and GPU. */
@@ -86,4 +86,67 @@ export function meters() {
         gpus.append(h("p", { class: "hint" }, "No NVIDIA GPU found."));
     },
   };
+}
+
+/** What each process of the server uses; hidden where there is one. */
+export function processTable() {
+  const rows = h("tbody", {});
+  const element = h(
+    "section",
+    { class: "card plot", hidden: true },
+    h("h3", { class: "plot-title" }, "Processes"),
+    h(
+      "table",
+      { class: "processes" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["Process", "PID", "CPU", "Memory", "Connections"].map((name) =>
+            h("th", { scope: "col" }, name),
+          ),
+        ),
+      ),
+      rows,
+    ),
+    h("p", { class: "hint" }, "CPU in cores. Clients are connected to the front ends."),
+  );
+  let before = new Map(); // of the last state: CPU seconds by the number of a process
+  let beforeNs = 0;
+  return {
+    element,
+    update(store) {
+      const { machine, time_ns: now } = store.state;
+      const processes = machine?.processes ?? [];
+      setShown(element, processes.length > 0);
+      if (!processes.length || now === beforeNs) return;
+      const seconds = (now - beforeNs) / 1e9;
+      const cores = ({ pid, cpu_secs: used }) =>
+        before.has(pid) ? Math.max(0, used - before.get(pid)) / seconds : null;
+      fill(
+        rows,
+        [...processes].sort(byRole).map((each) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, each.name.replace("frontend-", "front end ")),
+            h("td", {}, each.pid),
+            h("td", {}, count(cores(each))),
+            h("td", {}, bytes(each.resident_bytes)),
+            h("td", {}, each.connections === null ? "" : count(each.connections)),
+          ),
+        ),
+      );
+      before = new Map(processes.map((each) => [each.pid, each.cpu_secs]));
+      beforeNs = now;
+    },
+  };
+}
+
+/** The engine and the supervisor first, then front ends by their number. */
+function byRole(one, other) {
+  const place = ({ name }) => Number(name.split("-")[1] ?? -1);
+  return place(one) - place(other) || one.name.localeCompare(other.name);
 }

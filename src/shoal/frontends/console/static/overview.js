@@ -4,7 +4,7 @@ import { shareBar, sparkline } from "./charts.js";
 import { fill, h, setText } from "./dom.js";
 import { errorList, errorMark } from "./errorpage.js";
 import { count, duration } from "./format.js";
-import { machineChart, meters } from "./machine.js";
+import { machineChart, meters, processTable } from "./machine.js";
 import { modelList } from "./modellist.js";
 import { timeParts, trafficCharts } from "./traffic.js";
 
@@ -19,7 +19,7 @@ export function overview(store) {
     queue: tile("Waiting in queues"),
     batch: tile("Rows per execution"),
   };
-  const charts = [...trafficCharts(), machineChart(), meters(), timePanel()];
+  const charts = [...trafficCharts(), machineChart(), meters(), timePanel(), processTable()];
   const models = modelList(store);
   const errors = h("div", {});
   const plots = h(
@@ -88,6 +88,7 @@ export function overview(store) {
       charts[3].update(store.machine, now);
       charts[4].update(store);
       charts[5].update(store);
+      charts[6].update(store);
       const many = store.models().length > CHARTS_FIRST_FROM;
       if (many && plots.previousElementSibling === models.element) plots.after(models.element);
       models.update();
