@@ -5,6 +5,8 @@ The README shows the summary, one endpoint of the first workload, in light and d
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ Row = dict[str, Any]
 OUR_COLOUR, THEIR_COLOUR, LIMIT_COLOUR = "#0b7285", "#adb5bd", "#c92a2a"
 DOTS_PER_INCH = 100
 INKS = {"": "#24292f", "-dark": "#e6edf3"}  # of the summary, on a background that shows through
-SUMMARY_INCHES = (5.2, 3.48)  # in the proportion of the picture that it stands beside
+SUMMARY_INCHES = (10.4, 3.7)
 WIDE = 30  # from this ratio on, bars of equal scale show nothing of the small ones
 
 
@@ -57,24 +59,52 @@ def _summary(plt: Any, run: dict[str, Any], rows: list[Row], ink: str, file: Pat
         endpoints.items(), key=lambda each: (len(each[1]), each[0][2])
     )
     chosen.sort(key=lambda row: row["per_second"])
-    figure, axis = plt.subplots(figsize=SUMMARY_INCHES)
-    figures = [row["per_second"] for row in chosen]
-    colours = [OUR_COLOUR if row["peer"] == OURS else THEIR_COLOUR for row in chosen]
-    axis.barh(range(len(chosen)), figures, height=0.4, color=colours)
-    for place, row in enumerate(chosen):
-        name = run["peers"].get(row["peer"], {}).get("title", row["peer"])
-        cost = "" if row["cpu_us"] is None else f", {number(row['cpu_us'])} µs each"
-        text = f"{name}: {number(row['per_second'])}{cost}"
-        axis.text(0, place + 0.27, text, color=ink, fontsize=11, va="bottom")
+    figure, (left, right) = plt.subplots(1, 2, figsize=SUMMARY_INCHES, sharey=True)
     shown = "gRPC" if protocol == "grpc" else "HTTP"
-    title = f"Requests a second, and server CPU time\n{shown}, {level} clients, a tiny model"
-    axis.set_title(title, color=ink, fontsize=12, loc="left")
-    axis.set_xlim(0, max(figures))
-    axis.set_ylim(-0.4, len(chosen) - 0.2)
-    axis.set_axis_off()
-    figure.tight_layout()
+    rate = f"Requests per second ({shown}, {level} clients)"
+    _summary_bars(left, chosen, "per_second", rate, ink)
+    _summary_bars(right, chosen, "cpu_us", "Server CPU time per request, µs (less is better)", ink)
+    left.set_yticks(range(len(chosen)), [_named(run, row["peer"]) for row in chosen])
+    left.tick_params(axis="y", length=0, labelsize=9, labelcolor=ink)
+    for row, label in zip(chosen, left.get_yticklabels(), strict=True):
+        label.set_fontweight("bold" if row["peer"] == OURS else "normal")
+    figure.tight_layout(w_pad=1.5)
     figure.savefig(file, dpi=2 * DOTS_PER_INCH, transparent=True)
     plt.close(figure)
+
+
+def _summary_bars(axis: Any, rows: list[Row], figure: str, title: str, ink: str) -> None:
+    """Bars on a logarithmic scale, which begins a little below the smallest, and their figures."""
+    figures = [row[figure] or 0 for row in rows]
+    colours = [OUR_COLOUR if row["peer"] == OURS else THEIR_COLOUR for row in rows]
+    least, most = min(value for value in figures if value), max(figures)
+    axis.set_xscale("log")
+    axis.set_xlim(10 ** (math.ceil(math.log10(least)) - 1), most * 6)  # room for the figures
+    bars = axis.barh(range(len(rows)), figures, height=0.68, color=colours)
+    labels = [number(value) if value else "" for value in figures]
+    axis.bar_label(bars, labels, color=ink, fontsize=9, padding=3)
+    axis.set_title(title, color=ink, fontsize=10, loc="left")
+    axis.set_xlabel("logarithmic scale", color=ink, fontsize=7.5, loc="right")
+    axis.tick_params(axis="x", labelsize=7.5, labelcolor=ink, color=ink)
+    axis.tick_params(axis="x", which="minor", length=0)
+    axis.tick_params(axis="y", length=0)
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.set_axisbelow(True)
+    axis.grid(axis="x", color=ink, alpha=0.15, linewidth=0.7)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.spines["bottom"].set_color(ink)
+
+
+def _named(run: dict[str, Any], peer: str) -> str:
+    """A server with its version."""
+    described = run["peers"].get(peer, {})
+    title = described.get("title", peer)
+    package, version = next(iter(described.get("versions", {}).items()), ("", ""))
+    if package == "nvidia-pytriton":  # the wheel that brings Triton, whose version is another
+        return title.replace(")", f", pytriton {version})")
+    name = re.split(r"(?= [(+])|(?=,)", title, maxsplit=1)[0]
+    return f"{name} {version}".rstrip() + title.removeprefix(name)
 
 
 def _workload(plt: Any, run: dict[str, Any], workload: dict[str, Any], rows: list[Row]) -> Any:
