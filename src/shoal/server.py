@@ -122,7 +122,7 @@ class Server:
         Raises a ShoalError for a missing repository, a port that cannot be opened and, if the
         option --exit-on-error is set, for models that fail. Call `stop` in any case.
         """
-        settings.check_repositories(self.options.model_repository)
+        settings.check_repositories(self.options)
         await self.listen()
         await self.load()
 

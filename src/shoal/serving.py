@@ -200,7 +200,9 @@ def _log_models(index: Sequence[dict[str, str]]) -> None:
             reason = f": {_one_line(row['reason'])}" if row.get("reason") else ""
             rows.append((row["name"], row.get("version", "-"), row["state"] + reason))
     if len(rows) == 1:
-        logger.info("no model is loaded")
+        logger.info(
+            "no model is loaded; a repository has a folder for each: models/resnet/1/model.onnx"
+        )
         return
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     table = [f"  {name:<{widths[0]}}  {v:<{widths[1]}}  {status}" for name, v, status in rows]

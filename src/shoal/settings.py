@@ -41,7 +41,7 @@ from shoal.link.counters import SharedCounters
 from shoal.logs import Log, LogSettings
 from shoal.models.spec import ServingContext
 from shoal.repository.declared import DeclaredModels, is_model_file
-from shoal.repository.layout import is_single_model
+from shoal.repository.layout import find_models, is_single_model, version_folders
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.remote import RemoteSource
 from shoal.repository.repository import RepositorySettings
@@ -407,9 +407,9 @@ def metrics_settings(options: Options) -> MetricsSettings:
     return settings.configured(f"{key}={value}" for _, key, value in options.metrics_config)
 
 
-def check_repositories(paths: Sequence[str]) -> None:
+def check_repositories(options: Options) -> None:
     """Raises NotFound or InvalidArgument, with the fix, for a path that cannot hold models."""
-    for path in paths:
+    for path in options.model_repository:
         if is_address(path):
             continue  # its source has read it, and whether it is reachable is seen at the start
         try:
@@ -425,8 +425,29 @@ def check_repositories(paths: Sequence[str]) -> None:
                 f"the model repository '{path}' is a file; name a folder of models, a Python file "
                 "(.py) with functions, or a model file (.onnx, .pt …)"
             )
-        if stat.S_ISDIR(mode) and is_single_model(Path(path)):
-            raise InvalidArgument(
-                f"'{path}' is the folder of one model, not of models; serve its parent: "
-                f"{Path(path).resolve().parent}"
-            )
+        if stat.S_ISDIR(mode):
+            _check_folder(Path(path), may_be_empty=options.model_control_mode != "none")
+
+
+def _check_folder(path: Path, *, may_be_empty: bool) -> None:
+    """Raises InvalidArgument for the folder of one model, or of files that can be served alone."""
+    if is_single_model(path):
+        files = [file for folder in version_folders(path).values() for file in _model_files(folder)]
+        alone = f", or the model alone: shoal serve {files[-1]}" if files else ""
+        raise InvalidArgument(
+            f"'{path}' is the folder of one model, not of models; serve its parent: "
+            f"{path.resolve().parent}{alone}"
+        )
+    files = _model_files(path)
+    if files and not may_be_empty and not find_models([path]):
+        raise InvalidArgument(
+            f"'{path}' has no folders of models, only files; a file can be served alone: "
+            f"shoal serve {files[-1]}"
+        )
+
+
+def _model_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if is_model_file(file))
+    except OSError:
+        return []

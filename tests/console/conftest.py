@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import shoal
 from shoal.cli.demo import repository as demo_repository
@@ -92,15 +93,20 @@ def count_down(start: int) -> Iterator[str]:
     yield "lift-off"
 
 
-@shoal.model
+@shoal.model(path="/greet")
 def greet(name: str, greeting: str = "Hello") -> str:
     """An input that may be left out."""
     return f"{greeting}, {name}!"
 
 
+@shoal.model(path="/flip")
+def flip(image: Image.Image) -> Image.Image:
+    return image.rotate(180)
+
+
 @pytest.fixture(scope="session")
 def functions():
-    return [count_down, greet]
+    return [count_down, greet, flip]
 
 
 @pytest.fixture(scope="session")

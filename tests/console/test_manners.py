@@ -86,8 +86,18 @@ def test_axe_finds_nothing(open_page, running, expect, axe, scheme, size):
             elif place.endswith("/try"):
                 expect(page.locator(".empty")).to_be_visible()
             check(axe, page)
-            overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert overflow <= 0, f"{place} is {overflow} pixels too wide"
+            check_width(page, place)
+        page.goto(f"http://{running.http_address}/docs")
+        page.locator(".operation").filter(has_text="/greet").locator("summary").click()
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".reply .pill")).to_be_visible()
+        check(axe, page)
+        check_width(page, "docs")
+
+
+def check_width(page, place):
+    overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert overflow <= 0, f"{place} is {overflow} pixels too wide"
 
 
 def test_everything_works_with_the_keyboard(page, running, expect):

@@ -1,11 +1,13 @@
 """What the console shows, and that it shows it to a browser with scripts, policy and all."""
 
+import io
 import re
 import shutil
 import threading
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from shoal.client import Client
 from shoal.config.options import NamedSetting
@@ -28,6 +30,40 @@ def address(running):
 
 def row(page, name):
     return page.locator(".model-row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+# ---- the page of routes
+
+
+def test_routes_can_be_tried(page, address, expect):
+    def opened(path):
+        found = page.locator(".operation").filter(has_text=path).first
+        found.locator("summary").click()
+        return found
+
+    page.goto(f"{address}docs")
+    expect(page.locator("#state")).to_contain_text("Open a route to try it")
+    greet = opened("/greet")
+    greet.get_by_label("name").fill("Ada")
+    expect(greet.locator("form > .snippet")).to_contain_text("""-d '{"name":"Ada"}'""")
+    greet.get_by_role("button", name="Send").click()
+    expect(greet.locator(".reply .snippet")).to_have_text('"Hello, Ada!"')
+    flip = opened("/flip")
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(picture, "PNG")
+    file = {"name": "red.png", "mimeType": "image/png", "buffer": picture.getvalue()}
+    flip.locator("input[type=file]").set_input_files(file)
+    flip.get_by_role("button", name="Send").click()
+    expect(flip.locator(".reply img")).to_be_visible()
+    stream = opened("/v2/models/count_down/generate_stream")
+    stream.get_by_label("start").fill("1")
+    stream.get_by_role("button", name="Send").click()
+    expect(stream.locator(".reply .snippet")).to_contain_text("lift-off")
+    page.locator("#tag-model-config > summary").click()
+    server = opened("/v2/models/{model}/config")
+    server.get_by_label("model").fill("nobody")
+    server.get_by_role("button", name="Send").click()
+    expect(server.locator(".notice.bad")).to_contain_text("unknown model: 'nobody'")
 
 
 # ---- the overview

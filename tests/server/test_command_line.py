@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from shoal.config.options import Options
-from shoal.errors import NotFound, Unavailable
+from shoal.errors import InvalidArgument, NotFound, Unavailable
 from shoal.server import ModelsFailed, Server
 from shoal.testing.server import wait_until
 from shoal.wire.proto import messages
@@ -478,11 +478,17 @@ def test_a_server_that_still_loads_can_be_stopped(repository):
         ("nowhere", NotFound, "does not exist"),
         ("file", NotFound, "is a file; name a folder of models"),
         ("file/models", NotFound, "cannot be read: Not a directory"),
+        ("models/one", InvalidArgument, "serve its parent: .*/models, or the model alone: shoal"),
+        ("models/one/1", InvalidArgument, "only files; a file can be served alone: shoal serve"),
+        ("apps", InvalidArgument, "a file can be served alone: shoal serve apps/app.py"),
     ],
 )
 def test_repositories_that_cannot_be_served(tmp_path, monkeypatch, path, error, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
+    for name in ("models/one/1/model.onnx", "apps/app.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
 
     async def scenario():
         async with serving(path) as server:

@@ -311,11 +311,13 @@ def test_requests_that_wait_share_a_call(running):
 
     first = send("first")
     assert first_in.wait(WAIT_SECS)
-    others = [send(f"{n}") for n in range(3)]
+    others = [send(name) for name in ("0", 1, "2")]  # one of them is wrong
     wait_until(lambda: running.server.engine.in_flight() == 4)
     gate.set()
-    assert [call.response().json for call in (first, *others)] == ["first", "0", "1", "2"]
-    assert calls == [1, 3]
+    answers = [call.response() for call in (first, *others)]
+    assert error(answers.pop(2)) == "field `name` must be a text, not the number 1"
+    assert [answer.json for answer in answers] == ["first", "0", "2"]
+    assert calls == [1, 1, 1]  # after a failure each of a batch is called alone
 
 
 # ---- streams
@@ -456,7 +458,11 @@ def test_an_exception_is_logged_with_the_request(running, caplog):
     answer = post(running, "/greet", {"name": "a", "times": -1}, {**JSON, "X-Request-Id": "r-7"})
     assert error(answer, 500) == "ValueError: times must not be negative"
     assert answer.headers["x-request-id"] == "r-7"
-    [record] = [each for each in caplog.records if "times must not" in each.getMessage()]
+    sent = {"name": "a", "times": -1, "id": "a\r\nb: c"}
+    strange = post(running, "/v2/models/greet/generate", sent)
+    assert strange.status == 500
+    assert "b" not in strange.headers
+    [record, _] = [each for each in caplog.records if "times must not" in each.getMessage()]
     assert "(request id: r-7)" in record.getMessage()
     assert record.exc_info is not None
 
@@ -465,6 +471,8 @@ def test_unknown_paths_and_methods(running):
     text = error(post(running, "/gret", {}), 404)
     assert text.startswith("Not Found: there is no /gret here; did you mean /greet? The functions")
     assert "GET /users/{name}/orders/{number}" in text
+    text = error(post(running, "/v2/models/gret/generate", {}), 404)
+    assert text == "Request for unknown model: 'gret' is not found. Did you mean 'greet'?"
     refused = running.get("/greet")
     assert refused.status == 405
     assert refused.headers["allow"] == "POST, OPTIONS"

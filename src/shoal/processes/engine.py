@@ -101,7 +101,7 @@ async def _load(
 ) -> None:
     """Load the models of the start, and those that clients had loaded when another engine ended."""
     try:
-        settings.check_repositories(serving.options.model_repository)
+        settings.check_repositories(serving.options)
         index = await serving.load()
         repeated = [await calls.get() for _ in range(count)]
         await asyncio.to_thread(Journal.replay, serving.engine, repeated)

@@ -68,7 +68,10 @@ class JsonConverter:
             value = orjson.loads(data)
         except orjson.JSONDecodeError as error:
             raise InvalidArgument(f"{title(where)} is not JSON: {error}") from None
-        return self._load(value, where)
+        try:
+            return self._load(value, where)
+        except RecursionError:
+            raise InvalidArgument(f"{title(where)} is nested too deeply") from None
 
     @staticmethod
     def encode(value: Any) -> bytes:

@@ -9,11 +9,13 @@ request is cancelled.
 
 from __future__ import annotations
 
+from shoal.access.caller import Caller
+from shoal.config.suggest import did_you_mean
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.engine import Engine
-from shoal.errors import Internal, Unsupported
+from shoal.errors import Internal, NotFound, Unsupported
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error, send_error
@@ -75,7 +77,10 @@ class GenerateRoutes:
         self._serve(exchange, target, _Events)
 
     def _serve(self, exchange: Exchange, target: Target, kind: type[_OneAnswer | _Events]) -> None:
-        model = self._engine.find(target.model, target.version)
+        try:
+            model = self._engine.find(target.model, target.version)
+        except NotFound as error:
+            raise self._with_functions(error, target.model, exchange.caller) from None
         if model.interface is not None and not model.interface.is_application:
             stream = kind is _Events
             self._functions.serve_generate(exchange, target, model, stream=stream)
@@ -87,6 +92,18 @@ class GenerateRoutes:
         tracer = self._engine.tracer
         if not (tracer.active and serve_traced(tracer, exchange, target, submit)):
             submit(exchange, target)
+
+    def _with_functions(self, error: NotFound, name: str, caller: Caller | None) -> NotFound:
+        """The error about an unknown model, with the functions there are, if any."""
+        names = [
+            model.name
+            for model in self._engine.newest_models()
+            if model.interface is not None and not model.interface.is_application
+            if caller is None or caller.may_use(model.name)
+        ]
+        if not names or name in names:
+            return error
+        return NotFound(f"{error.message}. {did_you_mean(name, names, 'functions')}")
 
     def _submit(self, exchange: Exchange, target: Target, call: _OneAnswer | _Events) -> None:
         request = exchange.request

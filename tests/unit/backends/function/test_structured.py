@@ -125,6 +125,12 @@ def test_text_that_is_no_json():
         JsonConverter(dict).decode(b"{", "f")
 
 
+def test_json_that_is_nested_too_deeply():
+    deep = b'{"name":"a","children":[' * 500 + b'{"name":"a"}' + b"]}" * 500
+    with pytest.raises(InvalidArgument, match="field `f` is nested too deeply"):
+        JsonConverter(Node).decode(deep, "f")
+
+
 def test_values_are_written():
     value = {
         "node": Node("a", point=Point(1, 2)),

@@ -209,7 +209,8 @@ class _Call:
             send_error(self.exchange, _plain_error(error), [self._id_header()])
 
     def _id_header(self) -> Header:
-        return b"X-Request-Id", (self.sent_id or self.id).encode("ascii", "replace")
+        sent = self.sent_id if _ID.fullmatch(self.sent_id) else self.id
+        return b"X-Request-Id", sent.encode("ascii")
 
 
 class _OneResponse(_Call):
