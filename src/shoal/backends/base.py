@@ -31,7 +31,7 @@ from shoal.core.interface import FunctionInterface
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
-from shoal.errors import ShoalError
+from shoal.errors import InvalidArgument, ShoalError
 from shoal.statistics.custom import CustomMetrics
 
 
@@ -106,6 +106,15 @@ class ArrayForm(NamedTuple):
 BoundRun: TypeAlias = Callable[[Sequence[Buffer]], list[bytes]]
 
 
+class RowsRefused(InvalidArgument):
+    """Some rows of a batch are invalid: their requests fail, and the others run without them."""
+
+    def __init__(self, rows: Mapping[int, InvalidArgument]) -> None:
+        """`rows` has the error of each, by its number in the batch."""
+        super().__init__(next(iter(rows.values())).message)
+        self.rows = rows
+
+
 class Executor(ABC):
     """One instance: runs a batch whose inputs have been joined along the batch dimension."""
 
@@ -119,7 +128,8 @@ class Executor(ABC):
         """Compute the named outputs, in that order.
 
         BYTES tensors are object arrays of `bytes`, BF16 tensors are `uint16`. The returned arrays
-        must stay valid after the next call. An exception fails the batch with its text.
+        must stay valid after the next call. An exception fails the batch with its text, except for
+        RowsRefused, which is raised before anything was computed.
         """
 
     def bind(

@@ -15,7 +15,14 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from shoal.backends.base import ArrayForm, BoundRun, DeviceExecutor, Executor, RequestExecutor
+from shoal.backends.base import (
+    ArrayForm,
+    BoundRun,
+    DeviceExecutor,
+    Executor,
+    RequestExecutor,
+    RowsRefused,
+)
 from shoal.core.named_frame import named_frame
 from shoal.core.planned import (
     PlannedRequest,
@@ -144,7 +151,9 @@ class Execution:
             raise
         except BaseException as failure:  # noqa: BLE001 - a model's sys.exit() is an error, too
             pending = _without_fillers(batch)
-            if len(pending) > 1 and not isinstance(failure, ProcessEnded):
+            if isinstance(failure, RowsRefused) and self._plain and len(pending) == len(batch) > 1:
+                self._run_without(failure.rows, executor, batch, start_ns)
+            elif len(pending) > 1 and not isinstance(failure, ProcessEnded):
                 for alone in one_by_one(batch):
                     self.run(executor, alone)
             else:
@@ -169,6 +178,28 @@ class Execution:
                     request.moments = moments
                     request.reply.send(Response(name, self._version, request.id, outputs))
         return rows, model_ns, moments.output_start_ns - moments.input_end_ns
+
+    def _run_without(
+        self,
+        rows: Mapping[int, ShoalError],
+        executor: Executor,
+        batch: Sequence[Request],
+        start_ns: int,
+    ) -> None:
+        """Fail the requests that have one of `rows`, and run the others."""
+        valid: list[Request] = []
+        first = 0
+        for request in batch:
+            numbers = range(first, first + request.rows)
+            first = numbers.stop
+            error = next((rows[number] for number in numbers if number in rows), None)
+            if error is None:
+                valid.append(request)
+            else:
+                self._fail([request], start_ns, error)
+        for requests in [valid] if len(valid) < len(batch) else one_by_one(batch):
+            if requests:
+                self.run(executor, requests)
 
     def _run_bound(
         self, executor: Executor | RequestExecutor, batch: Sequence[Request], start_ns: int

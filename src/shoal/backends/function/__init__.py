@@ -2,6 +2,7 @@
 
 tensor, hints          inputs and outputs of a model, from types or declared explicitly
 elements, structured   files, images and JSON in the elements of BYTES tensors
+validation, field_errors  sentences about values that do not fit
 declaration            the decorator: a function and everything known about it
 description, paths     what callers know of the function: fields, schemas, its own route
 code                   a Python file with such functions

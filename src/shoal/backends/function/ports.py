@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.backends.base import RowsRefused
 from shoal.backends.function.elements import ElementCodec
 from shoal.backends.function.hints import ArgumentKind, TensorHint
 from shoal.core.casting import cast_to
@@ -87,11 +88,19 @@ class Port:
     # ---- files and JSON
 
     def _loaded(self, array: np.ndarray, codec: ElementCodec) -> Any:
-        """The function's values for elements."""
-        loaded = [
-            codec.decode(each.encode() if isinstance(each, str) else bytes(each), self.where)
-            for each in array.reshape(-1).tolist()
-        ]
+        """The function's values for elements. Raises RowsRefused for a batch with invalid ones."""
+        loaded: list[Any] = []
+        refused: dict[int, InvalidArgument] = {}
+        for row, each in enumerate(array.reshape(-1).tolist()):
+            try:
+                data = each.encode() if isinstance(each, str) else bytes(each)
+                loaded.append(codec.decode(data, self.where))
+            except InvalidArgument as error:
+                if not self.batched:
+                    raise
+                refused[row] = error
+        if refused:
+            raise RowsRefused(refused)
         return loaded if self.kind is ArgumentKind.LIST else loaded[0]
 
     def _dumped(self, value: Any, codec: ElementCodec) -> np.ndarray:

@@ -24,20 +24,19 @@ import orjson
 
 from shoal.backends.function import base64_text
 from shoal.backends.function.field_errors import (
-    described,
     joined,
     missing_fields,
     title,
     unknown_field,
     wrong_value,
 )
+from shoal.backends.function.validation import sentences_of
 from shoal.core.interface import Schema, ValueForm
 from shoal.errors import BackendFailure, InvalidArgument
 
 Load = Callable[[Any, str], Any]  # the value and where it is; raises InvalidArgument
 
 _DEFINITIONS = "$defs"
-_MOST_REPORTED = 5  # of the errors that Pydantic finds
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _SETS = (set, frozenset, collections.abc.Set)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
@@ -229,7 +228,7 @@ class _ConverterMaker:
             try:
                 return kind(**loaded)
             except (ValueError, TypeError) as error:  # of its __post_init__
-                raise InvalidArgument(f"{title(where)}: {_validated(error, where)}") from None
+                raise InvalidArgument(f"{title(where)}: {sentences_of(error, where)}") from None
 
         self._made[kind] = load
         properties: dict[str, Schema] = {}
@@ -257,7 +256,7 @@ class _ConverterMaker:
             try:
                 return kind.model_validate(value)
             except ValueError as error:  # which Pydantic's ValidationError is
-                raise InvalidArgument(_validated(error, where, list(kind.model_fields))) from None
+                raise InvalidArgument(sentences_of(error, where, list(kind.model_fields))) from None
 
         return load, {"$ref": f"#/{_DEFINITIONS}/{name}"}
 
@@ -368,40 +367,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"there is an object of type {type(value).__name__} in it")
-
-
-def _validated(error: Exception, where: str, known: Sequence[str] = ()) -> str:
-    """The sentences of a ValidationError of Pydantic's; of another error, its text."""
-    try:
-        found = error.errors(include_url=False)  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):
-        return str(error) or type(error).__name__
-    sentences = []
-    for each in found[:_MOST_REPORTED]:
-        place = ".".join(map(str, each["loc"]))
-        at = joined(where, place) if place else where
-        if each["type"] == "missing":
-            sentences.append(missing_fields([place], where).message)
-        elif each["type"] == "extra_forbidden":
-            name = str(each["loc"][-1])
-            names = known if len(each["loc"]) == 1 else ()
-            within = ".".join(map(str, [*([where] if where else []), *each["loc"][:-1]]))
-            sentences.append(unknown_field(name, names, within).message)
-        else:
-            sentences.append(_reported(title(at), each["msg"], each["input"]))
-    more = len(found) - len(sentences)
-    return "; ".join(sentences) + (f"; and {more} more" if more else "")
-
-
-def _reported(where: str, text: str, value: Any) -> str:
-    """A sentence of Pydantic's as ours are."""
-    for start in ("Value error, ", "Assertion failed, "):  # of the model's own validators
-        if text.startswith(start):
-            return f"{where}: {text.removeprefix(start)}"
-    rule = text.removeprefix("Input should ")
-    if rule == text:
-        return f"{where}: {text[:1].lower()}{text[1:]}"
-    return f"{where} must {rule.partition(', unable to')[0]}, not {described(value)}"
 
 
 def _is_named_tuple(kind: type) -> bool:
