@@ -30,6 +30,7 @@ from shoal.processes.child import Control, Start, run_child
 from shoal.processes.names import Entry, LinkedNames
 from shoal.processes.reports import Report
 from shoal.reloads import Reloads
+from shoal.repository import memory
 from shoal.statistics.recent_errors import recent_errors
 from shoal.tasks.workers import Workers
 
@@ -112,6 +113,7 @@ async def _serve(start: Start) -> None:
     engine.on_lost = lambda: control.send("unlinked")
     names.send, names.send_file = control.send, control.send_file
     logging.getLogger(opening.__name__).setLevel(logging.WARNING)  # the supervisor has logged it
+    memory.give_memory_back()  # what imports have left behind is up to a fifth of it
     await ports.listen(inbox)
     control.send("listening")
     secs, drain_secs = await stopped
