@@ -105,7 +105,7 @@ def _photo_network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def _photo() -> bytes:
+def make_photo() -> bytes:
     """A JPEG of 500x375 and about 100 KB."""
     small = np.random.default_rng(0).integers(0, 256, (188, 250, 3), np.uint8)
     content = io.BytesIO()
@@ -117,7 +117,7 @@ def target(kind: Kind, server: Server) -> Target:
     """Where the load goes."""
     if not kind.workload:
         headers = {"content-type": "image/jpeg"}
-        exchange = forms.Exchange(_photo(), lambda *_: {}, headers)
+        exchange = forms.Exchange(make_photo(), lambda *_: {}, headers)
         return Target("http", server.http_port, f"/v2/models/{PHOTO_MODEL}/classify", exchange)
     workload = WORKLOADS[kind.workload]
     path = f"/v2/models/{workload.model}/infer"
