@@ -50,6 +50,7 @@ from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.storage.address import is_address
 from shoal.storage.mirrors import Mirrors, StorageSettings
+from shoal.storage.source import Source
 from shoal.storage.transfer import SizeCallback
 from shoal.tasks.workers import Workers
 
@@ -122,8 +123,15 @@ def frontend_context(options: Options, loop: LoopHandle) -> ServingContext:
     )
 
 
-def mirrors(options: Options, custom: CustomMetrics | None = None) -> Mirrors:
-    """The remote repositories of the options; reads nothing yet."""
+def mirrors(
+    options: Options,
+    custom: CustomMetrics | None = None,
+    arrived: Callable[[int], None] = lambda _size: None,
+) -> Mirrors:
+    """The remote repositories of the options; reads nothing yet.
+
+    `arrived` is called by any thread when bytes have arrived.
+    """
     chosen = StorageSettings(
         cache=options.repository_cache,
         cache_bytes=read_size(options.repository_cache_size),
@@ -143,7 +151,13 @@ def mirrors(options: Options, custom: CustomMetrics | None = None) -> Mirrors:
             {"repository": str(source.address)}, None
         ).increment(size)
 
-    return Mirrors(chosen, downloaded=change(downloaded), left=change(left))
+    counted = change(downloaded)
+
+    def count(source: Source, size: int) -> None:
+        counted(source, size)
+        arrived(size)
+
+    return Mirrors(chosen, downloaded=count, left=change(left))
 
 
 def cache_store(options: Options) -> CacheStore | None:

@@ -36,7 +36,6 @@ class LocalHub:
         self._branches: dict[tuple[str, str], str] = {}
         self._large: dict[str, bytes] = {}
         self._private: set[str] = set()
-        self.config: dict[str, object] = {}  # what the hub knows of checkpoints, in its info
         self.requests: Counter[str] = Counter()  # by kind: info, file, large
         self.statuses: list[int] = []  # responses for the next requests, in place of theirs
         hub = self
@@ -116,7 +115,6 @@ class LocalHub:
             "downloads": 0,
             "likes": 0,
             "siblings": siblings,
-            **self.config,
         }
 
     def tree(self, name: str, commit: str) -> list[dict[str, object]]:

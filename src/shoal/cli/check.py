@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.cli import arguments
@@ -23,8 +21,9 @@ HELP = """\
 usage: shoal check PATH [PATH ...] [--load] [--json] [OPTION ...]
 
 Report what is wrong with models, without serving them: for each problem the file, the field and
-what to write. PATH is a repository, the folder of one model, a Python file with @shoal.model
-functions or a model file. The exit code is 0 if all of them can be served, else 1.
+what to write. PATH is a repository, the folder of one model, the address of either (s3://...), a
+Python file with @shoal.model functions or a model file. The exit code is 0 if all of them can be
+served, else 1.
 
 Examples:
   shoal check models            every model of a repository
@@ -55,12 +54,14 @@ def run(words: Sequence[str]) -> int:
     options = arguments.parse([word for word in words if word not in own])
     options = with_repositories(options, "shoal check")
 
+    from shoal.cli.remote import local_repositories
     from shoal.repository.inspection import Inspection
 
-    with local_repositories(options) as paths:
-        inspection = Inspection(paths, preparation_settings(options))
+    settings = preparation_settings(options)
+    with local_repositories(options, settings) as local:
+        inspection = Inspection(local.paths, settings)
         try:
-            reports = list(inspection.reports(load=load))
+            reports = [local.with_addresses(report) for report in inspection.reports(load=load)]
         finally:
             inspection.close()
     if as_json:
@@ -68,25 +69,6 @@ def run(words: Sequence[str]) -> int:
     else:
         print("\n".join(_lines(reports)))
     return 0 if all(report.ok for report in reports) else 1
-
-
-@contextlib.contextmanager
-def local_repositories(options: Options) -> Iterator[list[Path]]:
-    """The paths of the options; for addresses of remote repositories folders with their models.
-
-    Raises StorageError if they cannot be read.
-    """
-    from shoal import settings
-    from shoal.storage.address import is_address
-
-    if not any(is_address(path) for path in options.model_repository):
-        yield [Path(path) for path in options.model_repository]
-        return
-    with settings.mirrors(options) as mirrors:
-        yield [
-            mirrors.local(path) if is_address(path) else Path(path)
-            for path in options.model_repository
-        ]
 
 
 def preparation_settings(options: Options) -> PreparationSettings:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from shoal.cli import arguments
 from shoal.cli.check import described, preparation_settings
@@ -17,12 +16,14 @@ usage: shoal config MODEL [NAME] [--format pbtxt|json] [OPTION ...]
 
 Print the complete configuration of a model as the server would run it on this machine: its
 config.pbtxt, completed from the model file, and every default. MODEL is the folder of a model, a
-model file, a Python file with @shoal.model functions or a repository; NAME selects one of several.
+model file, a Python file with @shoal.model functions, a repository, or the address of a model or
+repository (s3://...); NAME selects one of several.
 
 Examples:
   shoal config models/resnet                         a model of a repository
   shoal config resnet50.onnx > config.pbtxt          a single model file
   shoal config app.py double                         a function
+  shoal config s3://bucket/models resnet             a model of a remote repository
   shoal config models/resnet --format json           as returned by GET /v2/models/resnet/config
 
 Options:
@@ -45,16 +46,20 @@ def run(words: Sequence[str]) -> int:
         raise OptionError("name one model: shoal config MODEL, or shoal config PATH NAME")
     path, *names = options.model_repository
 
+    from shoal.cli.remote import local_model
     from shoal.repository.inspection import Inspection
 
-    inspection = Inspection([Path(path)], preparation_settings(options))
-    try:
-        for broken in inspection.broken():
-            print("\n".join(described(broken)), file=sys.stderr)
-            return 1
-        report = inspection.report(names[0] if names else _only(inspection.names(), path))
-    finally:
-        inspection.close()
+    settings = preparation_settings(options)
+    with local_model(options, path, names[0] if names else "", settings) as local:
+        inspection = Inspection(local.paths, settings)
+        try:
+            for broken in inspection.broken():
+                print("\n".join(described(local.with_addresses(broken))), file=sys.stderr)
+                return 1
+            report = inspection.report(names[0] if names else _only(inspection.names(), path))
+            report = local.with_addresses(report)
+        finally:
+            inspection.close()
     lines = list(described(report))
     if lines:
         print("\n".join(lines), file=sys.stderr)

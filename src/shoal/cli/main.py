@@ -31,6 +31,8 @@ COMMANDS = (
     Command("perf", "measure a model on a running server", "shoal.cli.perf"),
     Command("tune", "find a good config for a model by measuring it", "shoal.cli.tune"),
     Command("image", "send images to a classifier and print what it sees", "shoal.cli.image"),
+    Command("push", "store models in a remote repository", "shoal.cli.push"),
+    Command("pull", "download models of remote repositories into the cache", "shoal.cli.pull"),
     Command("export", "make a model's folder from a checkpoint", "shoal.cli.export"),
     Command("ask", "ask questions about a text, at a prompt or in a pipe", "shoal.cli.ask"),
     Command("key", "make, list and remove the keys of clients", "shoal.cli.key"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from shoal.cli.parser import (
     integers,
     print_line,
 )
-from shoal.config.options import BY_FLAG, OptionError
+from shoal.config.options import BY_FLAG, OptionError, Options
 
 if TYPE_CHECKING:  # imported after the options are checked
     from shoal.tune.goal import Goal
@@ -29,8 +30,9 @@ HELP = """\
 usage: shoal tune MODEL [--repository PATH] [OPTION ...]
 
 Find a good config for a model (max_batch_size, queue delay, instances, threads) by measuring it on
-this machine. MODEL is the folder of a model, a model file, or with --repository the name of a model
-in it. A server runs during the search. Files are written only on request.
+this machine. MODEL is the folder of a model, its address (s3://...), a model file, or with
+--repository the name of a model in it. A server runs during the search. Files are written only on
+request.
 
 Examples:
   shoal tune models/resnet                                   the most throughput
@@ -85,6 +87,29 @@ def run(words: Sequence[str]) -> int:
     chosen, rest = _parse(words)
     options = arguments.parse(rest)
 
+    from shoal.cli import remote
+    from shoal.storage.address import is_address
+
+    words = options.model_repository
+    path = chosen.repository or next(iter(words), "")
+    if not is_address(path):
+        return _tune(chosen, options)
+    name = next(iter(words if chosen.repository else words[1:]), "")
+    with remote.local_model(options, path, name, preparation_settings(options)) as local:
+        (folder,) = map(str, local.paths)
+        if chosen.repository:
+            chosen.repository = folder
+        else:
+            options = replace(options, model_repository=(folder, *words[1:]))
+        return _tune(chosen, options, lambda file: remote.put_config(options, path, name, file))
+
+
+def _tune(
+    chosen: argparse.Namespace,
+    options: Options,
+    written: Callable[[Path], str] | None = None,
+) -> int:
+    """Measure and conclude. `written` stores the model's config where it came from."""
     from shoal.tune import run as tuning
     from shoal.tune.configs import Bounds
     from shoal.tune.goal import Goal
@@ -115,10 +140,16 @@ def run(words: Sequence[str]) -> int:
         outcome = tuning.run(model, goal, plan, bounds, levels, options, table)
     finally:
         table.clear()
-    return _conclude(outcome, goal, target, chosen.report)
+    return _conclude(outcome, goal, target, chosen.report, written)
 
 
-def _conclude(outcome: TuneResult, goal: Goal, target: tuple[Path, str] | None, report: str) -> int:
+def _conclude(
+    outcome: TuneResult,
+    goal: Goal,
+    target: tuple[Path, str] | None,
+    report: str,
+    written: Callable[[Path], str] | None,
+) -> int:
     from shoal.tune import run as tuning
     from shoal.tune.report import page
     from shoal.tune.text import change_lines, verdict
@@ -139,7 +170,8 @@ def _conclude(outcome: TuneResult, goal: Goal, target: tuple[Path, str] | None, 
         return 0
     path, flag = target
     tuning.write(path, outcome.text, flag)
-    print(f"wrote {path}", file=sys.stderr)
+    where = written(path) if written is not None and flag == "--write" else path
+    print(f"wrote {where}", file=sys.stderr)
     return 0
 
 

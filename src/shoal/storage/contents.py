@@ -40,14 +40,14 @@ def locate(paths: Collection[str], name: str, inside: str = "") -> dict[str, str
     root = f"{inside}/" if inside else ""
     while True:
         below = {path: path[len(root) :] for path in visible if path.startswith(root)}
-        if _is_model(below.values()):
+        if is_model(below.values()):
             return _one_model(below, name)
         folders: dict[str, list[str]] = {}
         for path in below.values():
             folder, slash, rest = path.partition("/")
             if slash:
                 folders.setdefault(folder, []).append(rest)
-        models = {folder for folder, inner in folders.items() if _is_model(inner)}
+        models = {folder for folder, inner in folders.items() if is_model(inner)}
         if models:
             return {
                 path: given for given, path in below.items() if path.partition("/")[0] in models
@@ -71,17 +71,18 @@ def model_files(paths: Collection[str]) -> list[str]:
     return sorted(path for path in paths if posixpath.splitext(path)[1] in _BARE_SUFFIXES)
 
 
-def _is_model(paths: Collection[str]) -> bool:
+def is_model(paths: Collection[str]) -> bool:
     """As `repository.layout.is_model_folder`: a config, or versions that are no models."""
     if _CONFIG in paths:
         return True
-    numbers = {first for path in paths if (first := path.partition("/")[0]).isdecimal()}
-    return any(
-        (below := _in(number, paths))
-        and _CONFIG not in below
-        and not any("/" in path and path.partition("/")[0].isdecimal() for path in below)
-        for number in numbers
-    )
+    numbers: dict[str, bool] = {}  # folders with a number for a name, and whether they are models
+    for path in paths:
+        folder, slash, rest = path.partition("/")
+        if slash and folder.isdecimal():
+            inner, slash, _ = rest.partition("/")
+            is_model_itself = rest == _CONFIG or (bool(slash) and inner.isdecimal())
+            numbers[folder] = numbers.get(folder, False) or is_model_itself
+    return not all(numbers.values())
 
 
 def _one_model(below: Mapping[str, str], name: str) -> dict[str, str]:
@@ -123,11 +124,6 @@ def _files(paths: Collection[str], folder: str) -> list[str]:
     """The names of the files that are directly in a folder."""
     names = [path[len(folder) :] for path in paths if path.startswith(folder)]
     return [name for name in names if "/" not in name]
-
-
-def _in(folder: str, paths: Collection[str]) -> list[str]:
-    """The paths below a folder, relative to it."""
-    return [path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/")]
 
 
 def _hidden(path: str) -> bool:

@@ -32,8 +32,6 @@ from shoal.storage.source import RemoteFile, Source, Workspace
 
 _TIMEOUT_SECS = 30.0
 _REVISION = re.compile(r"(refs/(?:pr|convert)/[^/]+|[^/]+)(?:/(.*))?", re.DOTALL)
-_EXPORTS = {"blip": "blip", "gpt2": "gpt2"}  # kinds of `shoal export` by model type
-_SENTENCES = "sentence-transformers"
 
 
 class HubPath(NamedTuple):
@@ -82,10 +80,10 @@ class HubSource(Source):
 
     def list(self) -> Sequence[RemoteFile]:
         """The files of models in the newest commit of the revision."""
-        commit, files, about = self._offline() if self._is_offline() else self._online()
+        commit, files = self._offline() if self._is_offline() else self._online()
         located = contents.locate(files, self._model_name(), self._at.inside)
         if not located:
-            raise ContentRefused(self._why_no_models(files, about))
+            raise ContentRefused(self._why_no_models(files))
         self._commit, self._paths = commit, located
         return [
             RemoteFile(path, file.size, file.identity, file.sha256 and f"sha256:{file.sha256}")
@@ -129,7 +127,7 @@ class HubSource(Source):
 
     # ---- listing
 
-    def _online(self) -> tuple[str, dict[str, _HubFile], Any]:
+    def _online(self) -> tuple[str, dict[str, _HubFile]]:
         with self._errors():
             about = self._hub.HfApi(endpoint=self._endpoint).model_info(
                 self._at.repository,
@@ -143,12 +141,12 @@ class HubSource(Source):
             files[sibling.rfilename] = _HubFile(
                 sibling.rfilename, sibling.size or 0, digest or sibling.blob_id or "", digest
             )
-        return about.sha or "", files, about
+        return about.sha or "", files
 
     def _is_offline(self) -> bool:
         return bool(self._hub.constants.HF_HUB_OFFLINE)
 
-    def _offline(self) -> tuple[str, dict[str, _HubFile], Any]:
+    def _offline(self) -> tuple[str, dict[str, _HubFile]]:
         """As the hub's own cache has it, from an earlier download."""
         try:
             folder = Path(
@@ -171,7 +169,7 @@ class HubSource(Source):
                 name = path.relative_to(folder).as_posix()
                 digest = identity if len(identity) == 64 else ""
                 files[name] = _HubFile(name, path.stat().st_size, identity, digest)
-        return folder.name, files, None
+        return folder.name, files
 
     def _cache(self) -> str:
         return str(self._hub.constants.HF_HUB_CACHE)
@@ -182,7 +180,7 @@ class HubSource(Source):
         stem = last.rpartition(".")[0] or last
         return stem if stem not in ("", "model") else self._at.repository.rpartition("/")[2]
 
-    def _why_no_models(self, files: Collection[str], about: Any) -> str:
+    def _why_no_models(self, files: Collection[str]) -> str:
         repository, name = self._at.repository, self._at.repository.rpartition("/")[2]
         several = contents.model_files(files)
         if several:
@@ -196,14 +194,10 @@ class HubSource(Source):
                 f"'{self.address}' contains no models: it needs folders as in resnet/1/model.onnx, "
                 "the files of one model (config.pbtxt, 1/model.onnx), or model.onnx"
             )
-        model_type = (getattr(about, "config", None) or {}).get("model_type", "")
-        kind = _EXPORTS.get(model_type, "KIND")
-        if getattr(about, "library_name", None) == _SENTENCES:
-            kind = "sentence-embedding"
         return (
-            f"'{self.address}' contains a checkpoint ({weights[0]}), which has to be exported "
-            f"first: hf download {repository} --local-dir {name}, then shoal export {kind} {name} "
-            f"models/{name} ('shoal export --help' lists the kinds)"
+            f"'{self.address}' contains a checkpoint ({weights[0]}) and no model that can be "
+            f"served as it is; download it with 'hf download {repository} --local-dir {name}' and "
+            f"run 'shoal export {name} models/{name}', or 'shoal serve {name}' to try it"
         )
 
     # ---- errors

@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.storage import contents
 from shoal.storage.paths import why_unsafe
 from shoal.storage.source import RemoteFile
 
 _CONFIG = "config.pbtxt"
 _CONFIGS = "configs/"
+MARKER = ".shoal-push.json"  # in the folder of a model that `shoal push` has stored; see `pushing`
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class ModelFiles:
     files: Mapping[str, RemoteFile]
     folders: frozenset[str] = frozenset()  # that exist without files, such as versions of ensembles
     refused: str = ""  # why it must not be loaded: a path that leaves its folder, say
+    incomplete: bool = False  # it is being stored at this moment
 
     @property
     def versions(self) -> list[int]:
@@ -47,8 +50,8 @@ class ModelFiles:
 
 
 def is_one_model(files: Iterable[RemoteFile]) -> bool:
-    """Whether a listing is that of one model: it has a configuration beside its folders."""
-    return any(file.path == _CONFIG for file in files)
+    """Whether a listing is that of one model: it has a configuration, or versions."""
+    return contents.is_model({file.path for file in files})
 
 
 def by_model(files: Iterable[RemoteFile]) -> dict[str, ModelFiles]:
@@ -59,8 +62,14 @@ def by_model(files: Iterable[RemoteFile]) -> dict[str, ModelFiles]:
     """
     found: dict[str, dict[str, RemoteFile]] = {}
     refused: dict[str, str] = {}
+    incomplete: set[str] = set()
     for file in files:
         model, _, path = file.path.partition("/")
+        if path == MARKER:
+            if not file.size:
+                incomplete.add(model)
+                found.setdefault(model, {})
+            continue
         if model.startswith(".") or not model or (not path and file.size):
             continue
         reason = why_unsafe(file.path.removesuffix("/"))
@@ -68,9 +77,21 @@ def by_model(files: Iterable[RemoteFile]) -> dict[str, ModelFiles]:
             refused[model] = f"the name '{file.path[:200]}' cannot be used: {reason}"
         found.setdefault(model, {})[path] = file
     return {
-        model: ModelFiles({}, refused=refused[model]) if model in refused else _sorted(paths)
+        model: ModelFiles({}, incomplete=True)
+        if model in incomplete
+        else ModelFiles({}, refused=refused[model])
+        if model in refused
+        else _sorted(paths)
         for model, paths in sorted(found.items())
     }
+
+
+def without_incomplete(
+    models: Mapping[str, ModelFiles], before: Mapping[str, ModelFiles]
+) -> dict[str, ModelFiles]:
+    """The models of a listing; those that are being stored are as they were `before`, if at all."""
+    kept = {name: before.get(name) if model.incomplete else model for name, model in models.items()}
+    return {name: model for name, model in kept.items() if model is not None}
 
 
 def _sorted(paths: Mapping[str, RemoteFile]) -> ModelFiles:

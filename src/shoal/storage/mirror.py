@@ -58,6 +58,7 @@ class Mirror:
         self._configs = folder / "configs"
         self._cache = cache
         self._transfer = transfer
+        self._incomplete: set[str] = set()  # the models of that listing that are being stored
         self._listing = threading.Lock()  # held by the thread that lists
         self._placed: dict[str, _Placed] = {}
         self._progress: dict[str, Progress] = {}
@@ -80,14 +81,32 @@ class Mirror:
                 raise StorageError(
                     f"'{self.address}' is the folder of one model, not of models; serve its parent"
                 )
-            found = listing.by_model(files)
+            found = self._complete(listing.by_model(files))
             if found != self.models:
                 self._cache.save_listing(str(self.address), listing.to_rows(found))
             self.models, self.listed_at = found, began
 
+    def _complete(self, found: Mapping[str, ModelFiles]) -> Mapping[str, ModelFiles]:
+        """Without models that `shoal push` is storing: they stay as they were."""
+        incomplete = {name for name, model in found.items() if model.incomplete}
+        for name in sorted(incomplete - self._incomplete):
+            logger.warning(
+                "model '%s' in '%s' is being stored, or 'shoal push' was interrupted: it stays as "
+                "it was until that ends",
+                name,
+                self.address,
+            )
+        self._incomplete = incomplete
+        if not incomplete:
+            return found
+        return listing.without_incomplete(found, self.models or self._saved())
+
+    def _saved(self) -> Mapping[str, ModelFiles]:
+        return listing.from_rows(self._cache.saved_listing(str(self.address)))
+
     def restore(self) -> bool:
         """Use the listing of an earlier run; false if there is none."""
-        found = listing.from_rows(self._cache.saved_listing(str(self.address)))
+        found = self._saved()
         if found:
             self.models = found
         return bool(found)

@@ -186,12 +186,13 @@ class ObjectStoreSource(Source):
             failure = self._failure(error, file.path)
             raise (self._changed(file) if isinstance(failure, ObjectChanged) else failure) from None
 
-    def put(self, path: str, content: Path) -> None:
+    def put(self, path: str, content: Path) -> str:
         """Store an object; it appears as a whole."""
         try:
-            self._obstore.put(self._store, self._prefix + path, content)
+            stored = self._obstore.put(self._store, self._prefix + path, content)
         except self._errors as error:
             raise self._failure(error, path) from None
+        return (stored["e_tag"] or "").removeprefix("W/").strip('"')
 
     def reports_digest(self, file: RemoteFile) -> bool:
         """S3's ETags are MD5 digests, unless the object is encrypted with a key of its owner."""

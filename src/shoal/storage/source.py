@@ -82,8 +82,11 @@ class Source(ABC):
         ObjectMissing if it was deleted.
         """
 
-    def put(self, path: str, content: Path) -> None:
-        """Store the file `content` as `path`, replacing what is there, in one atomic step."""
+    def put(self, path: str, content: Path) -> str:
+        """Store the file `content` as `path`, replacing what is there, in one atomic step.
+
+        Returns the identity with which it is listed from now on; empty if that is not known.
+        """
         del path, content
         raise Unsupported(f"models cannot be stored at '{self.address}': it can only be read")
 
