@@ -336,6 +336,13 @@ def test_an_error_ends_a_stream(running):
     assert error(answer, 500) == "RuntimeError: lost count"
 
 
+def test_generate_of_a_function_that_yields(running):
+    answer = post(running, "/v2/models/count/generate", {"start": 1})
+    assert answer.json["output"] == {"n": 0}
+    text = error(post(running, "/v2/models/count/generate", {"start": 2}))
+    assert text.startswith("the function yields any number of results, here 2; use generate_stream")
+
+
 def test_yielded_bytes_are_a_file(running):
     answer = post(running, "/bytes", {"count": 3})
     assert answer.headers["content-type"] == "application/octet-stream"
@@ -474,6 +481,6 @@ def test_unknown_paths_and_methods(running):
     text = error(post(running, "/v2/models/gret/generate", {}), 404)
     assert text == "Request for unknown model: 'gret' is not found. Did you mean 'greet'?"
     refused = running.get("/greet")
-    assert refused.status == 405
+    assert error(refused, 405) == "Method Not Allowed: /greet takes POST"
     assert refused.headers["allow"] == "POST, OPTIONS"
     assert running.call("OPTIONS", "/greet").response().status == 204

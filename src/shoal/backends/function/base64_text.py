@@ -30,8 +30,9 @@ def decode(value: Any, where: str) -> bytes:
         return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
         name = text if 0 < len(text) < _LONGEST_NAME and "." in text else "FILE"
+        field = where.partition("[")[0] or "file"
         raise InvalidArgument(
-            f"{title(where)} is not base64; send a file with curl -F {where or 'file'}=@{name}, or "
+            f"{title(where)} is not base64; send a file with curl -F {field}=@{name}, or "
             f"its bytes as the whole body"
         ) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from shoal.backends.function.field_errors import (
     title,
     unknown_field,
 )
+from shoal.config.suggest import near_match
 
 _MOST_REPORTED = 5
+_DETAILS = re.compile(", (?:unable to|input is|got|invalid) ")
 
 
 def sentences_of(error: Exception, where: str, known: Sequence[str] = ()) -> str:
@@ -27,7 +30,10 @@ def sentences_of(error: Exception, where: str, known: Sequence[str] = ()) -> str
         place = ".".join(map(str, each["loc"]))
         at = joined(where, place) if place else where
         if each["type"] == "missing":
-            sentences.append(missing_fields([place], where).message)
+            sent = each["input"] if isinstance(each["input"], dict) else {}
+            near = near_match(str(each["loc"][-1]), [key for key in sent if isinstance(key, str)])
+            meant = f" (sent as `{near}`?)" if near else ""
+            sentences.append(missing_fields([place], where).message + meant)
         elif each["type"] == "extra_forbidden":
             name = str(each["loc"][-1])
             names = known if len(each["loc"]) == 1 else ()
@@ -47,4 +53,4 @@ def _reported(where: str, text: str, value: Any) -> str:
     rule = text.removeprefix("Input should ")
     if rule == text:
         return f"{where}: {text[:1].lower()}{text[1:]}"
-    return f"{where} must {rule.partition(', unable to')[0]}, not {described(value)}"
+    return f"{where} must {_DETAILS.split(rule)[0]}, not {described(value)}"

@@ -157,13 +157,14 @@ class Application:
         self._serve(exchange, endpoint, target, handler or self._handlers[endpoint])
 
     @staticmethod
-    def _refuse_method(exchange: Exchange, route: HttpRoute) -> None:
-        """Respond to a method that the path does not have."""
+    def _refuse_method(exchange: Exchange, route: HttpRoute, names: str = "") -> None:
+        """Respond to a method that the path does not have; with `names`, say which it has."""
         allow = [(b"Allow", route.allow)]
         if exchange.request.method == "OPTIONS":
             exchange.respond(204, allow, [])
         else:
-            send_refusal(exchange, 405, "Method Not Allowed", allow)
+            methods = f"{names} {', '.join(route.endpoints)}" if names else ""
+            send_refusal(exchange, 405, f"Method Not Allowed{methods}", allow)
 
     def _dispatch_function(self, exchange: Exchange, target: Target | None) -> None:
         """Serve a function's own route, or an application."""
@@ -176,7 +177,7 @@ class Application:
             raise self._functions.not_found(request.path, caller, listed=listed)
         endpoint = target.route.endpoints.get(request.method)
         if endpoint is None:
-            self._refuse_method(exchange, target.route)
+            self._refuse_method(exchange, target.route, f": {request.path} takes")
         else:
             self._serve(exchange, endpoint, target, self._functions.serve)
 

@@ -205,6 +205,7 @@ def test_pydantic_models_validate_themselves(models):
     ("sent", "text"),
     [
         ({"stars": 3}, "missing field `f.text`"),
+        ({"stars": 3, "txt": 1}, "missing field `f.text` (sent as `txt`?)"),
         ({"text": "a", "stars": 9}, "`f.stars` must be less than or equal to 5, not the number 9"),
         ({"text": "a", "stars": "x"}, 'field `f.stars` must be a valid integer, not the text "x"'),
         ({"text": "", "stars": 3}, "field `f.text`: the text is empty"),

@@ -20,7 +20,7 @@ from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.engine import Engine
 from shoal.engine.contract import EngineModel
-from shoal.errors import Internal, InvalidArgument, ShoalError
+from shoal.errors import InvalidArgument, ShoalError
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error, send_error
@@ -228,8 +228,9 @@ class _OneResponse(_Call):
             return
         try:
             if len(self._responses) != 1:
-                raise Internal(
-                    f"the function yielded {len(self._responses)} results; use generate_stream"
+                raise InvalidArgument(
+                    f"the function yields any number of results, here {len(self._responses)}; use "
+                    f"generate_stream instead of generate"
                 )
             only = self._responses[0]
             if only.error is not None:

@@ -72,9 +72,9 @@ class FunctionRouting:
         near = near_match(path, [route.path for route in known])
         shown = ", ".join(f"{route.method} {route.path}" for route in known[:_MOST_LISTED])
         more = ", …" if len(known) > _MOST_LISTED else ""
-        advice = f"did you mean {near}? " if near else ""
+        advice = f"; did you mean {near}?" if near else "."
         return NotFound(
-            f"{NOT_FOUND}: there is no {path[:200]} here; {advice}The functions are {shown}{more}; "
+            f"{NOT_FOUND}: there is no {path[:200]} here{advice} The functions are {shown}{more}; "
             f"/docs shows everything"
         )
 
