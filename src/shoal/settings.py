@@ -50,8 +50,8 @@ from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
 from shoal.storage.address import is_address
 from shoal.storage.mirrors import Mirrors, StorageSettings
+from shoal.storage.progress import SizeCallback
 from shoal.storage.source import Source
-from shoal.storage.transfer import SizeCallback
 from shoal.tasks.workers import Workers
 
 logger = logging.getLogger(__name__)

@@ -142,7 +142,8 @@ def test_a_restart_downloads_nothing(bucket, tmp_path, monkeypatch):
 
 def test_a_download_that_broke_off_is_continued(bucket, tmp_path, monkeypatch):
     content = packed({"models/a/1/model.onnx": b"".join(map(bytes, zip(range(256))))}, "tar")
-    monkeypatch.setattr(transfer, "_RANGE_BYTES", 1024)
+    for name in ("_SMALL_BYTES", "_WHOLE_BYTES", "_RANGE_BYTES"):
+        monkeypatch.setattr(transfer, name, 1024)
     address = bucket("models.tar", content)
     settings = StorageSettings(cache=str(tmp_path / "cache"), threads=1, retries=RetryPolicy(1))
     read, starts = HttpFile.read, []

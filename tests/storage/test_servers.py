@@ -76,7 +76,8 @@ def _s3(variables):
 @pytest.mark.rclone
 def test_a_server_without_ranges(rclone, tmp_path, monkeypatch):
     """rclone sends ranges with status 200, which obstore refuses."""
-    monkeypatch.setattr(transfer, "_RANGE_BYTES", 100_000)
+    for name in ("_SMALL_BYTES", "_WHOLE_BYTES", "_RANGE_BYTES"):
+        monkeypatch.setattr(transfer, name, 100_000)
     for name, value in rclone.environment.items():
         monkeypatch.setenv(name, value)
     bucket, content = rclone.bucket(), os.urandom(250_000)

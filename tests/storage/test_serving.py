@@ -123,7 +123,8 @@ def test_a_download_that_is_killed_leaves_nothing_half(s3, tmp_path):
         Fault(wait_for=released) if s3.count("GET", "a/1/") > 2 else real(method, key)
     )
     program = (
-        "import sys; from shoal.storage.mirrors import *\n"
+        "import sys; from shoal.storage import transfer; from shoal.storage.mirrors import *\n"
+        "transfer._WHOLE_BYTES = transfer._RANGE_BYTES = 8 << 20\n"
         "Mirrors(StorageSettings(cache=sys.argv[2], threads=1)).local(sys.argv[1])"
     )
     arguments = [f"{s3.address}/models", str(tmp_path / "cache")]

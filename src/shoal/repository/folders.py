@@ -28,7 +28,7 @@ from shoal.repository.layout import Fingerprint, Listing
 from shoal.repository.namespaces import plain_name
 from shoal.repository.remote import RemoteSource
 from shoal.repository.source import WHOLE, ModelSource
-from shoal.storage.transfer import Progress
+from shoal.storage.progress import Progress
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from shoal.repository.layout import Fingerprint
 from shoal.repository.source import ModelSource
 from shoal.storage.errors import StorageError
 from shoal.storage.mirror import ChooseVersions, Mirror
+from shoal.storage.progress import Progress
 from shoal.storage.retries import RetryPolicy
-from shoal.storage.transfer import Progress
 
 _POLL_RETRIES = RetryPolicy(attempts=2)  # the next poll is the next retry
 

@@ -28,7 +28,7 @@ from shoal.repository.on_demand import NOT_LOADED
 from shoal.repository.poller import RepositoryPoller
 from shoal.repository.preparation import Override
 from shoal.scheduler.batcher import BatcherClosed
-from shoal.storage.transfer import Progress, megabytes
+from shoal.storage.progress import Progress, megabytes
 
 logger = logging.getLogger(__name__)
 

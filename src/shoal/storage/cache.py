@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -41,6 +42,7 @@ _READ_BYTES = 1 << 20
 _STAMP_FROM = 946_684_800  # 2000-01-01; stamps are within the 17 years that follow
 _OLD_SECS = 7 * 86400.0  # after which an abandoned download is deleted
 _UNPACKING_SECS = 6 * 3600.0  # after which a source has given up what it began
+_MEASURE_SECS = 5.0
 _PARTS = ("records", "blobs", "partial", "locks", "listings", "servers", "sources")
 
 
@@ -53,6 +55,12 @@ class RepositoryCache:
         self._limit_bytes = limit_bytes
         self._trimming = threading.Lock()  # held by the thread that deletes
         self.boot = _boot_id()
+        self._records, self._blobs, self._partials = (
+            os.fspath(folder / part) for part in ("records", "blobs", "partial")
+        )
+        self._token = secrets.token_hex(8)  # of this process
+        self._numbers = itertools.count()
+        self._used = (0.0, 0)  # when the contents were last measured, and their size since then
         with self.writing():
             for part in _PARTS:
                 (folder / part).mkdir(parents=True, exist_ok=True)
@@ -67,16 +75,15 @@ class RepositoryCache:
 
     def find(self, key: str, size: int) -> Path | None:
         """The content for a key, checked; None if it must be downloaded."""
-        record = self.folder / "records" / key
+        record = f"{self._records}/{key}"
         try:
-            known = json.loads(record.read_bytes())
-            blob = self.folder / "blobs" / str(known["blob"])
-            status = blob.stat()
-        except (OSError, ValueError, KeyError, TypeError):
+            name, boot = _read_record(record)
+            status = os.stat(f"{self._blobs}/{name}")  # noqa: PTH116 - for each file of each start
+        except (OSError, ValueError):
             return None
-        name = blob.name
+        blob = Path(f"{self._blobs}/{name}")
         intact = status.st_size == size and status.st_mtime_ns == _stamp_ns(name)
-        if not intact or known.get("boot") != self.boot:
+        if not intact or boot != self.boot:
             if status.st_size != size or digest_of(blob, name.partition("-")[0]) != name:
                 logger.warning(
                     "a file in the repository cache '%s' was changed or is damaged (%s); it is "
@@ -84,12 +91,12 @@ class RepositoryCache:
                     self.folder,
                     name,
                 )
-                for path in (record, blob):
+                for path in (Path(record), blob):
                     path.unlink(missing_ok=True)
                 return None
             with contextlib.suppress(OSError):  # of another user, or read-only
-                _stamp(blob)
-                self._write(record, {"blob": name, "boot": self.boot})
+                _stamp(blob, name)
+                self._write(record, f"{name} {self.boot}")
         with contextlib.suppress(OSError):
             os.utime(record)  # used now
         return blob
@@ -98,13 +105,14 @@ class RepositoryCache:
 
     def add(self, key: str, partial: Path, digest: str) -> Path:
         """Take over a complete file, whose digest is `<kind>-<hex>`. Returns its place."""
+        blob = Path(f"{self._blobs}/{digest}")
         with self.writing():
-            blob = self.folder / "blobs" / digest
             partial.chmod(0o444)
             _stamp(partial, digest)
+            if partial.stat().st_nlink > 1:  # a rename does nothing if both are links to one file
+                blob.unlink(missing_ok=True)
             partial.replace(blob)
-            partial.unlink(missing_ok=True)  # still there if both were links to one file
-            self._write(self.folder / "records" / key, {"blob": digest, "boot": self.boot})
+            self._write(f"{self._records}/{key}", f"{digest} {self.boot}")
         return blob
 
     def partial(self, key: str) -> Path:
@@ -113,7 +121,7 @@ class RepositoryCache:
 
     def temporary(self) -> Path:
         """Where a file of any name may be written that is complete soon."""
-        return self.folder / "partial" / f"{secrets.token_hex(8)}.new"
+        return Path(f"{self._partials}/{self._token}-{next(self._numbers)}.new")
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[bool]:
@@ -157,7 +165,7 @@ class RepositoryCache:
     def save_listing(self, repository: str, rows: object) -> None:
         """Store what a repository contains, to start from when it cannot be reached."""
         with self.writing():
-            self._write(self._listing(repository), rows)
+            self._write(self._listing(repository), json.dumps(rows))
 
     def saved_listing(self, repository: str) -> Any:
         """What was stored last; None if there is nothing."""
@@ -169,16 +177,16 @@ class RepositoryCache:
     def _listing(self, repository: str) -> Path:
         return self.folder / "listings" / slug(repository)
 
-    def _write(self, path: Path, content: object) -> None:
+    def _write(self, path: str | Path, text: str) -> None:
         temporary = self.temporary()
-        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.write_bytes(text.encode())
         temporary.replace(path)
 
     # ---- size
 
     def used_bytes(self) -> int:
         """The size of all contents."""
-        return sum(size for _, size, _ in self._blobs())
+        return sum(size for _, size, _ in self._contents())
 
     def make_room(self, needed_bytes: int) -> None:
         """Delete what was not used for the longest time, so that so many bytes can be added.
@@ -186,15 +194,18 @@ class RepositoryCache:
         Contents that a running server has linked into its model folders are kept: deleting them
         would free nothing. Raises CacheUnusable if the disk has not enough space then.
         """
-        with self._trimming:
+        free = self._free_bytes()
+        if self._limit_bytes or needed_bytes > free:
+            with self._trimming:
+                excess = self._excess(needed_bytes) if self._limit_bytes else 0
+                excess = max(excess, needed_bytes - free)
+                if excess > 0 and self._evict(excess) < excess:
+                    logger.warning(
+                        "the repository cache '%s' is larger than it should be: its files are in "
+                        "use",
+                        self.folder,
+                    )
             free = self._free_bytes()
-            excess = (
-                self.used_bytes() + needed_bytes - self._limit_bytes if self._limit_bytes else 0
-            )
-            excess = max(excess, needed_bytes - free)
-            if excess > 0:
-                self._evict(excess)
-                free = self._free_bytes()
         if needed_bytes > free:
             raise CacheUnusable(
                 f"the disk of the repository cache '{self.folder}' has {free:,} bytes left and "
@@ -202,11 +213,21 @@ class RepositoryCache:
                 "--repository-cache"
             )
 
+    def _excess(self, needed_bytes: int) -> int:
+        """How much must be deleted. Contents are measured every few seconds: they are many."""
+        at, used = self._used
+        now = time.monotonic()
+        if not at or now - at > _MEASURE_SECS:
+            at, used = now, self.used_bytes()
+        excess = used + needed_bytes - self._limit_bytes
+        self._used = (0.0 if excess > 0 else at), used + needed_bytes
+        return excess
+
     def _free_bytes(self) -> int:
         with self.writing():
             return shutil.disk_usage(self.folder).free
 
-    def _blobs(self) -> Iterator[tuple[str, int, int]]:
+    def _contents(self) -> Iterator[tuple[str, int, int]]:
         """Name, size and links of each content."""
         with os.scandir(self.folder / "blobs") as entries:
             for entry in entries:
@@ -214,17 +235,18 @@ class RepositoryCache:
                     status = entry.stat()
                     yield entry.name, status.st_size, status.st_nlink
 
-    def _evict(self, excess: int) -> None:
+    def _evict(self, excess: int) -> int:
+        """Delete so many bytes, if possible; returns how many were."""
         self._delete_abandoned()
         records: dict[str, list[Path]] = {}
         used: dict[str, float] = {}
         for record in (self.folder / "records").iterdir():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                name = json.loads(record.read_bytes())["blob"]
+            with contextlib.suppress(OSError, ValueError):
+                name, _ = _read_record(os.fspath(record))
                 records.setdefault(name, []).append(record)
                 used[name] = max(used.get(name, 0.0), record.stat().st_mtime)
         freed = count = 0
-        for name, size, links in sorted(self._blobs(), key=lambda row: used.get(row[0], 0.0)):
+        for name, size, links in sorted(self._contents(), key=lambda row: used.get(row[0], 0.0)):
             if freed >= excess:
                 break
             if links > 1:
@@ -234,6 +256,7 @@ class RepositoryCache:
             freed, count = freed + size, count + 1
         if count:
             logger.info("repository cache: %d files deleted (%s bytes)", count, f"{freed:,}")
+        return freed
 
     def _delete_abandoned(self) -> None:
         """Delete downloads that were not continued for days, and what sources have unpacked.
@@ -266,6 +289,15 @@ def digest_of(path: Path, kind: str) -> str:
     return f"{kind}-{digest.hexdigest()}"
 
 
+def _read_record(path: str) -> tuple[str, str]:
+    """The name of the content, and the start of the machine since which it was checked."""
+    with open(path, encoding="ascii") as record:  # noqa: PTH123 - as `find`
+        name, _, boot = record.read().partition(" ")
+    if not name or "/" in name or name.startswith("."):
+        raise ValueError(path)
+    return name, boot
+
+
 def slug(text: str) -> str:
     """A name for a file that is different for each text, and can be recognised."""
     readable = "".join(c if c.isalnum() and c.isascii() else "-" for c in text)[-40:].strip("-")
@@ -279,8 +311,8 @@ def _stamp_ns(blob_name: str) -> int:
     return (_STAMP_FROM + int(digits or "0", 16) % (1 << 29)) * 1_000_000_000
 
 
-def _stamp(path: Path, name: str = "") -> None:
-    stamp = _stamp_ns(name or path.name)
+def _stamp(path: Path, name: str) -> None:
+    stamp = _stamp_ns(name)
     os.utime(path, ns=(stamp, stamp))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import shutil
 import threading
@@ -25,9 +26,10 @@ from shoal.storage.cache import RepositoryCache
 from shoal.storage.errors import ObjectChanged, ObjectMissing, StorageError
 from shoal.storage.files import place_file
 from shoal.storage.listing import ModelFiles
+from shoal.storage.progress import Progress, megabytes
 from shoal.storage.retries import RetryPolicy, with_retries
 from shoal.storage.source import RemoteFile, Source
-from shoal.storage.transfer import Progress, Transfer, megabytes
+from shoal.storage.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -187,23 +189,37 @@ class Mirror:
         placed: _Placed,
     ) -> None:
         """Make `folder` contain `files` and `folders`, besides what others have put there."""
+        is_new = not placed.files
         with self._cache.writing():
-            for one in ("", *folders):
-                (folder / one).mkdir(parents=True, exist_ok=True)
+            made = {f"{folder}/{one}" for one in folders} | {
+                os.path.dirname(f"{folder}/{path}")  # noqa: PTH120 - for each file of each model
+                for path in files
+            }
+            for one in (str(folder), *made):
+                os.makedirs(one, exist_ok=True)  # noqa: PTH103
             for path in [path for path in placed.files if path not in files]:
                 (folder / path).unlink(missing_ok=True)
                 del placed.files[path]
-            for entry in folder.iterdir():  # versions that were deleted, with what is left in them
+            for entry in () if is_new else folder.iterdir():
                 if listing.is_version(entry.name) and entry.name not in folders:
-                    shutil.rmtree(entry, ignore_errors=True)
+                    shutil.rmtree(entry, ignore_errors=True)  # with what is left in it
             for path, file in files.items():
-                if placed.files.get(path) != file:
-                    target = folder / path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    temporary = target.with_name(f".{secrets.token_hex(4)}")
-                    place_file(found[file], temporary)
-                    temporary.replace(target)
-                    placed.files[path] = file
+                if is_new:
+                    self._place(found[file], folder / path)
+                elif placed.files.get(path) != file:
+                    temporary = (folder / path).with_name(f".{secrets.token_hex(4)}")
+                    self._place(found[file], temporary)
+                    temporary.replace(folder / path)
+                placed.files[path] = file
+
+    def _place(self, content: Path, path: Path) -> None:
+        try:
+            place_file(content, path)
+        except FileNotFoundError:
+            raise ObjectMissing(
+                f"a file of '{self.address}' was deleted from the repository cache before it was "
+                "used; is --repository-cache-size too small?"
+            ) from None
 
 
 def _log(name: str, address: str, progress: Progress) -> None:

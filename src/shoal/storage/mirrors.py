@@ -18,9 +18,10 @@ from shoal.storage.address import Address, parse
 from shoal.storage.cache import RepositoryCache, slug
 from shoal.storage.locks import open_lock, try_lock
 from shoal.storage.mirror import Mirror
+from shoal.storage.progress import SizeCallback
 from shoal.storage.retries import RetryPolicy
 from shoal.storage.source import RemoteFile, Source, open_source
-from shoal.storage.transfer import SizeCallback, Transfer
+from shoal.storage.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,12 @@ from shoal.storage.errors import (
 from shoal.storage.source import RemoteFile, Source, Workspace
 from shoal.storage.stores import READ_SECS, locate, open_store
 
+_CHUNK_BYTES = 4 << 20
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CONTENT_TAG = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")  # of S3: made from the content
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]+)</Code>")
 _NOT_PARTIAL = "Received non-partial response"
-_STREAM_BYTES = 1 << 20
 _PATH_IN_ERROR = re.compile(r'[Pp]ath "(.*?)"(?: contained|:)', re.DOTALL)
 _CREDENTIAL_CODES = {
     "ExpiredToken",
@@ -164,27 +164,42 @@ class ObjectStoreSource(Source):
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes | memoryview:
         """A range of an object, if it is still the one that was listed."""
+        chunks = list(self.stream(file, start, end))
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def stream(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes | memoryview]:
+        """The same as chunks."""
+        try:
+            got, position = self._get(file, start, end)
+            for chunk in got.stream(_CHUNK_BYTES):
+                view = memoryview(chunk)
+                wanted = view[max(0, start - position) : end - position]
+                position += len(view)
+                if wanted:
+                    yield wanted
+                if position >= end:
+                    return
+        except self._errors as error:
+            failure = self._failure(error, file.path)
+            raise (self._changed(file) if isinstance(failure, ObjectChanged) else failure) from None
+
+    def _get(self, file: RemoteFile, start: int, end: int) -> tuple[Any, int]:
+        """The response of a request for a range, and where in the object it begins."""
         tag = file.identity.partition(" ")[0]
         options: Any = {"if_match": f'"{tag}"'}
-        whole = (start, end) == (0, file.size) or self._without_ranges
-        if not whole:
+        ranged = (start, end) != (0, file.size) and not self._without_ranges
+        if ranged:
             options["range"] = (start, end)
         try:
             got = self._obstore.get(self._store, self._prefix + file.path, options=options)
-            found = self._file({**got.meta, "path": self._prefix + file.path})
-            if found.identity.partition(" ")[0] != tag:
-                raise self._changed(file)
-            if whole and end - start < file.size:
-                return _part(got.stream(min_chunk_size=_STREAM_BYTES), start, end)
-            return memoryview(got.bytes())
-        except StorageError:
-            raise
         except self._errors as error:
-            if not whole and _NOT_PARTIAL in str(error):
-                self._without_ranges = True
-                return self.read(file, start, end)
-            failure = self._failure(error, file.path)
-            raise (self._changed(file) if isinstance(failure, ObjectChanged) else failure) from None
+            if not ranged or _NOT_PARTIAL not in str(error):
+                raise
+            self._without_ranges = True
+            return self._get(file, start, end)
+        if self._file({**got.meta, "path": self._prefix}).identity.partition(" ")[0] != tag:
+            raise self._changed(file)
+        return got, start if ranged else 0
 
     def put(self, path: str, content: Path) -> str:
         """Store an object; it appears as a whole."""
@@ -258,27 +273,9 @@ class ObjectStoreSource(Source):
         return _HINTS.get(self.address.scheme, _AZURE_HINT)
 
 
-def _part(stream: Iterable[bytes], start: int, end: int) -> bytes:
-    """A range of an object that is read from its beginning."""
-    kept, position = bytearray(), 0
-    for chunk in stream:
-        kept += bytes(chunk)[max(0, start - position) : max(0, end - position)]
-        position += len(chunk)
-        if position >= end:
-            break
-    return bytes(kept)
-
-
 class _BadKey(Exception):
     """A key that obstore does not accept in a listing."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = key
-
-
-def _about_credentials(text: str) -> bool:
-    return any(
-        part in text
-        for part in ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "credential")
-    )

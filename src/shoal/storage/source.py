@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from shoal.errors import Unsupported
 from shoal.storage.address import Address
+
+_PIECE_BYTES = 8 << 20  # that a source reads by one request if it cannot stream
 
 # The module of each scheme, imported when the first address needs it. It has a function
 # `open_source(address, workspace)`.
@@ -81,6 +83,14 @@ class Source(ABC):
         Raises ObjectChanged if the file is not `file` any more, where the storage can tell, and
         ObjectMissing if it was deleted.
         """
+
+    def stream(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes | memoryview]:
+        """The bytes from `start` to before `end` of a file, as chunks in order.
+
+        Raises as `read`, at any chunk.
+        """
+        for begin in range(start, end, _PIECE_BYTES):
+            yield self.read(file, begin, min(end, begin + _PIECE_BYTES))
 
     def put(self, path: str, content: Path) -> str:
         """Store the file `content` as `path`, replacing what is there, in one atomic step.

@@ -17,8 +17,8 @@ from shoal.storage.errors import (
     StorageUnreachable,
 )
 from shoal.storage.mirrors import Mirrors, StorageSettings
+from shoal.storage.progress import Progress, RateLimit
 from shoal.storage.retries import RetryPolicy
-from shoal.storage.transfer import Progress, RateLimit
 from tests.support.s3_fixtures import QUICK
 from tests.support.s3_server import Fault
 
@@ -29,8 +29,8 @@ LARGE = os.urandom(300_000)
 @pytest.fixture
 def in_ranges(monkeypatch):
     """Files over 64 KB are read in ranges."""
-    monkeypatch.setattr(transfer, "_RANGE_BYTES", 1 << 16)
-    monkeypatch.setattr(transfer, "_LOCKED_FROM_BYTES", 1 << 16)
+    for name in ("_SMALL_BYTES", "_WHOLE_BYTES", "_RANGE_BYTES"):
+        monkeypatch.setattr(transfer, name, 1 << 16)
 
 
 def fetched(mirrors, s3, **settings):
