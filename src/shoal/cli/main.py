@@ -34,6 +34,7 @@ COMMANDS = (
     Command("push", "store models in a remote repository", "shoal.cli.push"),
     Command("pull", "download models of remote repositories into the cache", "shoal.cli.pull"),
     Command("export", "make a model's folder from a checkpoint", "shoal.cli.export"),
+    Command("quantize", "write a model's next version in INT8 or FP16", "shoal.cli.quantize"),
     Command("ask", "ask questions about a text, at a prompt or in a pipe", "shoal.cli.ask"),
     Command("key", "make, list and remove the keys of clients", "shoal.cli.key"),
     Command("stress", "measure questions by sessions and clients", "shoal.cli.stress"),
