@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,30 @@ def get(url):
 def server():
     with shoal.Server([double, greet, count]) as running:
         yield running
+
+
+@dataclass
+class Box:
+    name: str
+    size: float = 1.0
+
+
+@shoal.model
+def grow(box: Box, by: float = 2.0) -> dict:
+    return {"size": box.size * by}
+
+
+@shoal.model(batch=8)
+def names(box: list[Box]) -> list[str]:
+    return [each.name for each in box]
+
+
+def test_objects_may_be_passed_as_they_are():
+    with shoal.Server(grow, names) as server:
+        for box in (Box("a", 2.0), {"name": "a", "size": 2}, b'{"name": "a", "size": 2}'):
+            assert server.infer("grow", {"box": box})["output"].item() == b'{"size":4.0}'
+        rows = server.infer("names", {"box": [Box("a"), {"name": "b"}]})["output"]
+        assert rows.reshape(-1).tolist() == [b"a", b"b"]
 
 
 # ---- start and stop

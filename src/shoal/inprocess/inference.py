@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.backends.function.structured import JsonConverter
 from shoal.backends.python.api import dlpack
 from shoal.backends.python.api.errors import TritonModelException
 from shoal.client.inputs import bfloat16_bits
 from shoal.core.casting import cast_to
 from shoal.core.dtypes import BF16, BYTES, DataType
+from shoal.core.interface import FunctionInterface, ValueForm
 from shoal.core.reply import DISCARD, Reply
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
@@ -82,6 +84,8 @@ def prepare(
     served = engine.find(model, version)
     deadline = Deadline(timeout_secs)
     flags = sequence_start * Request.SEQUENCE_START | sequence_end * Request.SEQUENCE_END
+    if served.interface is not None:
+        inputs = _with_json(inputs, served.interface)
     request = Request(
         model,
         tensors(inputs, served.signature),
@@ -131,6 +135,27 @@ def _unsigned(name: str, value: int) -> int:
 
 
 # ---- tensors
+
+
+def _with_json(inputs: Inputs, interface: FunctionInterface) -> Inputs:
+    """Objects for arguments that are JSON, as the elements of tensors; others as they are."""
+    documents = {field.name for field in interface.inputs if field.form is ValueForm.JSON}
+    rows = {name: value for name, value in inputs.items() if name in documents}
+    if not interface.batched:
+        return {**inputs, **{name: [_document(value)] for name, value in rows.items()}}
+    several = {
+        name: [[_document(each)] for each in value]
+        for name, value in rows.items()
+        if isinstance(value, (list, tuple))
+    }
+    return {**inputs, **several}
+
+
+def _document(value: Any) -> Any:
+    """The JSON of an object; texts and bytes are JSON already."""
+    while isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, bytes)):
+        value = value[0]
+    return value if isinstance(value, (str, bytes)) else JsonConverter.encode(value)
 
 
 def tensors(inputs: Inputs, signature: Signature) -> dict[str, Tensor]:
