@@ -88,6 +88,8 @@ class ModelRepository:
 
     def stop(self) -> None:
         """Unload everything; returns when queued requests are answered and memory is released."""
+        if self._settings.mirrors is not None:
+            self._settings.mirrors.stop_downloads()
         if self._poller is not None:
             self._poller.stop()
         if self._lazy is not None:

@@ -110,9 +110,13 @@ class Mirrors:
         """The size of everything in the caches."""
         return sum(cache.used_bytes() for cache, _ in list(self._caches.values()))
 
+    def stop_downloads(self) -> None:
+        """Have downloads in progress fail, and all others."""
+        self._transfer.close()
+
     def close(self) -> None:
         """Stop downloads and remove the folders."""
-        self._transfer.close()
+        self.stop_downloads()
         with self._opening:
             for mirror in self._mirrors.values():
                 mirror.close()

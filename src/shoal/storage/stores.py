@@ -15,7 +15,7 @@ from shoal.storage import credentials
 from shoal.storage.address import Address, redacted
 
 CONNECT_SECS = 5.0
-READ_SECS = 30.0  # without a single byte
+READ_SECS = 20.0  # without a single byte
 _REQUEST_SECS = 900.0  # for one range, however slow the connection is
 _ENDPOINT = re.compile(r"(?:(https?)://)?([^/]+)/(.+)", re.IGNORECASE)
 _HOST_AND_PORT = re.compile(r"[^/:@]+:[0-9]+")

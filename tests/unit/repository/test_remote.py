@@ -29,9 +29,10 @@ output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] }
 class RemoteWorld:
     """A server's repository whose models are in a store."""
 
-    def __init__(self, s3, cache, mode="explicit", *, offline=False, paths=(), **settings):
+    def __init__(self, s3, cache, mode="explicit", *, offline=False, paths=(), rate=0, **settings):
         self.fake = FakeBackend()
-        self.mirrors = Mirrors(StorageSettings(cache=str(cache), retries=QUICK))
+        chosen = StorageSettings(cache=str(cache), retries=QUICK, bytes_per_sec=rate)
+        self.mirrors = Mirrors(chosen)
         namespaced = settings.get("namespacing", False)
         source = RemoteSource(
             self.mirrors.open(f"{s3.address}/models"), namespaced=namespaced, offline=offline
@@ -335,3 +336,18 @@ def test_the_folder_of_one_model_is_no_repository(world, s3):
     s3.objects["models/1/model.bin"] = b""
     (reason,) = world("none").repository.start().values()
     assert "is the folder of one model, not of models; serve its parent" in reason
+
+
+def test_a_stop_does_not_wait_for_downloads(world, s3):
+    made = world("poll", rate=1)
+    made.repository.start()
+    put(s3, "a", 1)  # takes half a minute at this rate
+    polling = threading.Thread(target=made.poll)
+    polling.start()
+    deadline = time.monotonic() + WAIT_SECS
+    while not s3.count("GET", "models/a/"):
+        assert time.monotonic() < deadline
+    made.repository.stop()
+    polling.join(WAIT_SECS)
+    assert not polling.is_alive()
+    assert made.ready("a") == []
