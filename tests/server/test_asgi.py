@@ -251,6 +251,16 @@ async def stream():
             yield f"{n};"
     return StreamingResponse(pieces(), media_type="text/plain")
 
+@app.get("/forever")
+async def forever():
+    async def pieces():
+        try:
+            while True:
+                yield b"x" * 100_000
+        finally:
+            events.append("left")
+    return StreamingResponse(pieces())
+
 @app.get("/broken")
 async def broken():
     raise ValueError("broken")
@@ -295,6 +305,13 @@ def test_an_application_in_a_server(running):
     assert running.get("/broken", ALL).status == 500
 
 
+def test_a_client_that_leaves_an_application_in_a_server(running):
+    call = running.call("GET", "/forever", headers=ALL)
+    assert call.socket.recv(10)
+    call.disconnect()
+    wait_until(lambda: running.get("/hello/Ada", ALL).json["events"] == ["started", "left"])
+
+
 def test_functions_come_before_the_application(running):
     assert running.post("/greet", b'{"name": "Ada"}', ALL).json == "Hello, Ada!"
     assert running.get("/greet", ALL).json == "by GET"
@@ -327,6 +344,25 @@ def test_two_applications_in_a_file(tmp_path):
     file.write_text(two.format("first") + two.format("app"))
     with running_server(file) as server:
         assert [row["name"] for row in server.index()] == ["app"]
+
+
+def test_routes_and_applications_of_several_files(tmp_path):
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    function = "import shoal\n@shoal.model(path='/a')\ndef {}() -> int: return 1\n"
+    one.write_text(function.format("f"))
+    two.write_text(function.format("g"))
+    with (
+        pytest.raises(ConfigError, match="another function has the route POST /a"),
+        running_server(one, two),
+    ):
+        pass
+    for file in (one, two):
+        file.write_text(f"async def {file.stem}(scope, receive, send): ...\n")
+    with (
+        pytest.raises(ConfigError, match="another file has an ASGI application, too"),
+        running_server(one, two),
+    ):
+        pass
 
 
 def test_an_application_that_does_not_start(tmp_path):

@@ -27,6 +27,7 @@ from shoal.backends.function.declaration import BACKEND, Declaration
 from shoal.config.model import ModelConfig
 from shoal.config.platforms import PLATFORMS
 from shoal.core.interface import FunctionInterface
+from shoal.errors import ConfigError
 from shoal.repository.layout import Fingerprint
 
 _PASSED_IN = Path("functions")  # in place of a file, for functions that were passed in
@@ -137,6 +138,11 @@ class DeclaredModels:
             for file in declaring or list(codes):
                 if codes[file].changed():
                     newer = CodeFile(file)
+                    try:
+                        self._check_routes({**codes, file: newer})
+                    except ConfigError:
+                        newer.release()
+                        raise
                     codes[file].release()
                     codes[file] = newer
                     self._codes = dict(codes)
@@ -167,6 +173,19 @@ class DeclaredModels:
             for file in self._files:
                 if file not in self._codes:
                     self._codes = {**self._codes, file: CodeFile(file)}
+            self._check_routes(self._codes)
+
+    def _check_routes(self, codes: Mapping[Path, CodeFile]) -> None:
+        """Raises ConfigError for two functions with one route, and for two applications."""
+        found = [each for code in codes.values() for each in code.models.values()]
+        functions = [each for each in found if isinstance(each, Declaration)]
+        declarations.check_routes([*self._functions.values(), *functions])
+        applications = [each for each in found if isinstance(each, ApplicationDeclaration)]
+        if len(applications) > 1:
+            raise applications[1].place.error(
+                f"another file has an ASGI application, too: {applications[0].place.file}",
+                fix="Serve one of them",
+            )
 
 
 def _bare_name(file: Path) -> str:

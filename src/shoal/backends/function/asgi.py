@@ -42,7 +42,7 @@ from shoal.config.model import (
 from shoal.core.dtypes import BYTES
 from shoal.core.interface import FunctionInterface
 from shoal.core.tensor import Tensor
-from shoal.errors import BackendFailure, Internal, ShoalError
+from shoal.errors import BackendFailure, Cancelled, Internal, ShoalError
 
 if TYPE_CHECKING:
     from shoal.backends.function.code import CodeFile
@@ -240,7 +240,8 @@ class _ApplicationCall:
                 raise RuntimeError("the application sent no complete response")
         except Exception as error:  # noqa: BLE001 - becomes the response
             if not self._complete:
-                self._fail(error)
+                left = Cancelled(f"{request.log_prefix()}the client has disconnected")
+                self._fail(left if request.cancelled else error)
         except BaseException:
             if not self._complete:
                 self._fail(Internal("the application is being unloaded"))
@@ -293,9 +294,9 @@ class _ApplicationCall:
         if self._head is not None:
             outputs.insert(0, element(HEAD, self._head))
             self._head, self._begun = None, True
+        if self._pending.request.cancelled:
+            raise OSError("the client has disconnected")
         self._complete = not message.get("more_body", False)
-        if self._pending.request.cancelled and not self._complete:
-            return  # no client reads it; the application learns that from `receive`
         self._pending.send(outputs, final=self._complete)
         if not self._complete:
             await asyncio.sleep(0)  # others have their turn
