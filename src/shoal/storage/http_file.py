@@ -112,7 +112,7 @@ class HttpFile:
                     "name the authority's certificates in SSL_CERT_FILE"
                 ) from None
             why = redacted(str(reason)) or type(reason).__name__
-            raise StorageUnreachable(f"'{self._shown}' cannot be reached: {why}") from None
+            raise StorageUnreachable(f"'{self._shown}' cannot be read: {why}") from None
 
     def _body(self, response: IO[bytes], count: int) -> bytes:
         try:
@@ -140,21 +140,21 @@ class HttpFile:
         shown = f"'{self._shown}'"
         if status in (401, 403, 407):
             return StorageRefused(
-                f"{shown} refuses access (status {status}): give credentials in the address "
-                "(https://user:password@host/...) or in ~/.netrc, or sign it again if it is a "
-                "signed address that has expired"
+                f"{shown} cannot be read: access is refused ({status}); give credentials in the "
+                "address (https://user:password@host/...) or in ~/.netrc, or sign it again if it "
+                "is a signed address that has expired"
             )
         if status in (404, 410):
             return ObjectMissing(f"there is no file at {shown} (status {status})")
         if status in (429, 503):
             wait = headers["Retry-After"] or ""
             return StorageBusy(
-                f"{shown} asks for fewer requests (status {status})",
+                f"{shown} cannot be read: the server is busy ({status})",
                 int(wait) if re.fullmatch(r"\d{1,4}", wait) else 0,
             )
         if status >= 500 or status == 408:
-            return StorageUnreachable(f"{shown} responds with an error of its own ({status})")
-        return StorageError(f"{shown} responds with status {status}")
+            return StorageUnreachable(f"{shown} cannot be read: the server answered {status}")
+        return StorageError(f"{shown} cannot be read: the server answered {status}")
 
 
 def why_not_allowed(url: str) -> str:

@@ -230,23 +230,23 @@ class HubSource(Source):
             raise self._by_status(status, "" if response is None else response.headers) from None
         except Exception as error:  # noqa: BLE001 - of whichever HTTP library it uses
             text = redacted(str(error)) or type(error).__name__
-            raise StorageUnreachable(f"'{self.address}' cannot be reached: {text}") from None
+            raise StorageUnreachable(f"'{self.address}' cannot be read: {text}") from None
 
     def _by_status(self, status: int, headers: Any) -> StorageError:
         if status in (401, 403):
             return StorageRefused(
-                f"the hub refuses access to '{self.address}' (status {status}): set HF_TOKEN to a "
-                "token that may read it"
+                f"'{self.address}' cannot be read: the hub refuses access ({status}); set HF_TOKEN "
+                "to a token that may read it"
             )
         if status == 404:
             return ObjectMissing(f"a file of '{self.address}' does not exist any more")
         if status in (429, 503):
             wait = (headers and headers.get("Retry-After")) or ""
             return StorageBusy(
-                f"the hub asks for fewer requests for '{self.address}' (status {status})",
+                f"'{self.address}' cannot be read: the hub is busy ({status})",
                 int(wait) if wait.isdecimal() else 0,
             )
-        return StorageUnreachable(f"the hub responds to '{self.address}' with status {status}")
+        return StorageUnreachable(f"'{self.address}' cannot be read: the hub answered {status}")
 
 
 class _OfflineMode(StorageUnreachable):
