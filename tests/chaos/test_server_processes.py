@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import grpc
@@ -184,6 +185,49 @@ def test_stopped_processes_lose_nothing(serve, chance, kind):
                     assert server.load("onnx").status == 200
             checker.wait_for_answers(3)
     checker.check()
+    server.checked_stop()
+
+
+def test_calls_of_a_stopped_engine_are_answered(serve):
+    """After about ten seconds; a load that takes as long in an engine that runs is waited for."""
+    server = serve("onnx", options=[TWO])
+    calls = [partial(server.load, "onnx"), partial(server.call, "POST", "/v2/repository/index")]
+    calls += [partial(server.get, f"/v2/models/onnx/{what}") for what in ("ready", "stats")]
+    (engine,) = server_processes(server, "engine")
+    with paused(engine), ThreadPoolExecutor(len(calls)) as threads:
+        answers = [call.result(WAIT_SECS) for call in [threads.submit(each) for each in calls]]
+    silent = {"error": "the engine process does not answer; try again later"}
+    assert [(answer.status, answer.json) for answer in answers] == [(503, silent)] * len(calls)
+    wait_until(lambda: server.load("onnx").status == 200, "the engine goes on")
+    server.checked_stop()
+
+
+def test_streams_of_a_stopped_front_end_are_cancelled(serve, repository):
+    """A model that goes on would fill the engine's memory."""
+    endless = ENDLESS.replace("np.array([number]", "np.full(4000, number").replace("0.01", "0")
+    config = ENDLESS_CONFIG.replace("dims: [ 1 ] }\ninstance", "dims: [ 4000 ] }\ninstance")
+    add_model(repository, "endless", config, {"1/model.py": endless.encode()})
+    server = serve("onnx", options=[TWO])
+    (engine,) = server_processes(server, "engine")
+    before = psutil.Process(engine).memory_info().rss
+    line = http.client.HTTPConnection(ADDRESS, server.http_port, timeout=WAIT_SECS)
+    line.request("POST", "/v2/models/endless/generate_stream", json.dumps({"IN": 1}))
+    events = line.getresponse()
+    (serving,) = [
+        pid
+        for pid in server_processes(server, "frontend")
+        if any(each.raddr for each in psutil.Process(pid).net_connections("tcp"))
+    ]
+    with paused(serving):
+        wait_until(lambda: "a front end reads no responses" in server.log, "it is cut off")
+        assert psutil.Process(engine).memory_info().rss - before < 200 << 20
+        with Checker(server, "onnx") as checker:
+            checker.wait_for_answers(3)
+    assert RESTARTED in events.read().decode().splitlines()[-2]
+    line.close()
+    checker.check()
+    for _ in range(4):  # the front end has a new link
+        assert server.get("/v2/models/onnx/ready").status == 200
     server.checked_stop()
 
 

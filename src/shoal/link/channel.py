@@ -14,6 +14,7 @@ import array
 import contextlib
 import marshal
 import os
+import selectors
 import socket
 import struct
 import threading
@@ -153,7 +154,11 @@ class MessageChannel:
                 else:
                     sent = self._socket.send(piece)
             except BlockingIOError:
-                break
+                if flags:
+                    break
+                # An event loop may have made the socket non-blocking for its own purposes.
+                _wait_for_room(self._socket)
+                continue
             except OSError:
                 self._closed = True
                 _close_files(files)
@@ -234,6 +239,8 @@ class MessageChannel:
                 size, ancillary, _, _ = self._socket.recvmsg_into([room], _FILES_BYTES)
             else:
                 size = self._socket.recv_into(room)
+        except BlockingIOError:  # there is nothing to read after all
+            return
         except OSError:
             size = 0
         if not size:
@@ -270,6 +277,13 @@ class MessageChannel:
         self._socket.close()
         _close_files(self._files)
         self._files.clear()
+
+
+def _wait_for_room(connection: socket.socket) -> None:
+    """Wait until the socket accepts bytes, or has ended."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_WRITE)
+        selector.select()
 
 
 def _rights(files: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:

@@ -150,14 +150,25 @@ def test_messages_may_wait_for_the_next(channels):
     assert other.receive() == [(1,), (2,), (3,)]
 
 
-def test_sending_never_waits_for_the_other_side(channels):
+@pytest.mark.parametrize("blocking", [True, False])
+def test_sending_never_waits_for_the_other_side(channels, blocking):
+    """And nothing is lost, also where an event loop has changed the socket, as uvloop does."""
     one, other = channels
+    os.set_blocking(one.fileno(), blocking)
     content = bytes(1 << 20)
     for number in range(8):
         one.send((number, content), more=False)
     assert [number for number, _ in hear(other, 8)] == list(range(8))
     one.send(("small",), more=False)
     assert hear(other, 1) == [("small",)]
+
+
+def test_nothing_to_read_is_no_end(channels):
+    one, other = channels
+    os.set_blocking(other.fileno(), False)
+    assert other.receive() == []
+    one.send((1,), more=False)
+    assert hear(other, 1) == [(1,)]
 
 
 def test_files_ride_along(channels):
