@@ -225,9 +225,11 @@ def test_streams_of_a_stopped_front_end_are_cancelled(serve, repository):
             checker.wait_for_answers(3)
     assert RESTARTED in events.read().decode().splitlines()[-2]
     line.close()
+    wait_until(
+        lambda: all(server.get("/v2/models/onnx/ready").status == 200 for _ in range(4)),
+        "the front end has a new link",
+    )
     checker.check()
-    for _ in range(4):  # the front end has a new link
-        assert server.get("/v2/models/onnx/ready").status == 200
     server.checked_stop()
 
 
