@@ -75,6 +75,22 @@ def test_objects_may_be_passed_as_they_are():
         assert rows.reshape(-1).tolist() == [b"a", b"b"]
 
 
+# ---- in a notebook
+
+
+def test_it_shows_its_models(server):
+    server.infer("greet", {"name": ["you"]})
+    assert repr(server) == f"<shoal.Server, ready, {server.url}>"
+    shown = server._repr_html_()
+    assert server.url in shown
+    assert "greet" in shown
+    assert "READY" in shown
+    idle = shoal.Server(double)
+    assert repr(idle) == "<shoal.Server, not running>"
+    assert "not running" in idle._repr_html_()
+    assert repr(shoal.AsyncServer(server)).startswith("<shoal.AsyncServer, ready")
+
+
 # ---- start and stop
 
 

@@ -54,6 +54,14 @@ class AsyncServer(Addresses):
     ) -> None:
         await self.stop()
 
+    def __repr__(self) -> str:
+        """As `Server`."""
+        return repr(self.server).replace("Server", "AsyncServer", 1)
+
+    def _repr_html_(self) -> str:
+        """As `Server`."""
+        return self.server._repr_html_()
+
     # ---- inference: a task that is cancelled cancels its request
 
     infer = awaiting_infer(inference.prepare)

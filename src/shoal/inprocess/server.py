@@ -25,7 +25,7 @@ from shoal.engine.local import LocalEngine
 from shoal.errors import InvalidArgument, Unavailable
 from shoal.frontends.access_log import AccessLog
 from shoal.frontends.http.application import Application
-from shoal.inprocess import control, inference, keywords
+from shoal.inprocess import control, inference, keywords, notebook
 from shoal.inprocess.addresses import Addresses
 from shoal.inprocess.loop import LoopThread
 from shoal.inprocess.methods import blocking, blocking_infer, blocking_stream
@@ -81,7 +81,8 @@ class Server(Addresses):
                 server = LoopServer(self._requested, functions=self._functions, log=self._log)
                 self._server, self._loop = server, LoopThread("shoal-server")
                 self._stopped.clear()
-                self._loop.run(server.start())
+                with notebook.loading_progress(server.engine.index):
+                    self._loop.run(server.start())
             except BaseException:
                 self.stop()
                 raise
@@ -130,6 +131,22 @@ class Server(Addresses):
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def __repr__(self) -> str:
+        """Whether it runs, and where."""
+        if self._server is None:
+            return "<shoal.Server, not running>"
+        where = self.url if self._requested.allow_http else "no HTTP port"
+        return f"<shoal.Server, {'ready' if self.ready else 'not ready'}, {where}>"
+
+    def _repr_html_(self) -> str:
+        """Its models as a table, for notebooks."""
+        server = self._server
+        if server is None:
+            return notebook.table("Shoal, not running", (), ())
+        rows = notebook.model_rows(server.engine.index(), server.engine.statistics())
+        links = (self.url,) if self._requested.allow_http else ()
+        return notebook.table(f"Shoal, {'ready' if self.ready else 'not ready'}", links, rows)
 
     # ---- inference
 
