@@ -76,6 +76,7 @@ class Request:
     # Most requests never change these, so that they cost a constructor nothing.
     cancelled = False
     on_cancel: Callable[[], None] | None = None  # the owner's wake-up call
+    on_read: Callable[[int], None] | None = None  # for an owner that waits for slow clients
     one_answer = False  # whether the caller accepts one response only
     turn: Any = None  # its place in a sequence, once an instance has it
     trace: RequestTrace | None = None  # only a request that was sampled has one
@@ -132,6 +133,11 @@ class Request:
         wake = self.on_cancel
         if wake is not None:
             wake()
+
+    def client_has_read(self, count: int) -> None:
+        """The client has read so many bytes of a streamed response."""
+        if self.on_read is not None:
+            self.on_read(count)
 
     def log_prefix(self) -> str:
         """The prefix that core errors carry: `[request id: x] `."""

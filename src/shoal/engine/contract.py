@@ -96,6 +96,11 @@ class Engine(ABC):
         `infer` checks them anew.
         """
 
+    def client_has_read(self, request: Request, count: int) -> None:
+        """A client has read so many bytes of the responses to `request`, whose model waits for slow
+        clients. On the event loop's thread."""
+        request.client_has_read(count)
+
     @abstractmethod
     def check_room(self, name: str, version: int = -1) -> None:
         """Raise QueueRejected if a model would refuse any request now. Call it before a request

@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ logger = logging.getLogger(__name__)
 BACKEND = "function"
 REQUEST, BODY, HEAD = "request", "body", "head"
 _ARGUMENTS = ["scope", "receive", "send"]
+_MOST_AHEAD_BYTES = 1 << 20  # that a client has not read, before the application has to wait
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 
 Application = Callable[..., Awaitable[None]]
@@ -226,15 +228,20 @@ class _ApplicationCall:
         self._begun = self._complete = False
         self._body: bytes | None = None
         self._disconnected = asyncio.Event()
+        self._waits = False  # for slow clients
+        self._ahead_bytes = 0
+        self._read = asyncio.Event()
 
     async def serve(self) -> None:
         """Call the application and complete the response."""
         request = self._pending.request
-        request.on_cancel = lambda: self._loop.post(self._disconnected.set)
+        request.on_cancel = lambda: self._loop.post(self._disconnect)
+        request.on_read = lambda count: self._loop.post(partial(self._take_read, count))
         inputs = request.inputs
         try:
             sent = orjson.loads(inputs[REQUEST].array.item())
             self._body = bytes(inputs[BODY].array.item())
+            self._waits = bool(sent.get("reports_reading"))
             await self._application(self._scope(sent), self._receive, self._send)
             if not self._complete:
                 raise RuntimeError("the application sent no complete response")
@@ -299,7 +306,21 @@ class _ApplicationCall:
         self._complete = not message.get("more_body", False)
         self._pending.send(outputs, final=self._complete)
         if not self._complete:
+            self._ahead_bytes += len(message.get("body", b""))
             await asyncio.sleep(0)  # others have their turn
+            while self._waits and self._ahead_bytes > _MOST_AHEAD_BYTES:
+                self._read.clear()
+                await self._read.wait()
+                if self._pending.request.cancelled:
+                    raise OSError("the client has disconnected")
+
+    def _take_read(self, count: int) -> None:
+        self._ahead_bytes -= count
+        self._read.set()
+
+    def _disconnect(self) -> None:
+        self._disconnected.set()
+        self._read.set()
 
     def _fail(self, error: Exception) -> None:
         self._complete = True

@@ -97,6 +97,7 @@ class _Child:
             "run": lambda *body: self._work.put((self._run, body)),
             "execute": self._on_execute,
             "cancel": self._on_cancel,
+            "read": self._on_read,
             "stop": lambda: self._work.put((self._stop, ())),
         }
         self._work = WorkReader(link, handlers)
@@ -215,6 +216,11 @@ class _Child:
                 self._running[entry[0]] = request
                 batch.append(_ChildPendingRequest(self, entry[0], request))
             self._work.put((self._execute, (number, batch)))
+
+    def _on_read(self, key: int, count: int) -> None:
+        request = self._running.get(key)
+        if request is not None:
+            request.client_has_read(count)
 
     def _on_cancel(self, key: int) -> None:
         request = self._running.get(key)

@@ -17,6 +17,7 @@ from shoal.backends.isolation.metrics import MetricCalls
 from shoal.backends.model_process import ModelProcess
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.interface import FunctionInterface
+from shoal.core.request import Request
 from shoal.errors import ProcessEnded, ShoalError, Unavailable
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
@@ -73,6 +74,17 @@ class IsolatedProcess(ModelProcess):
             "log": self._on_log,
             **({} if self._metric_calls is None else self._metric_calls.handlers()),
         }
+
+    def _watch(self, key: int, request: Request) -> None:
+        """See `ModelProcess`. An application waits for slow clients, too."""
+        super()._watch(key, request)
+        if self.interface is not None and self.interface.is_application:
+
+            def read(count: int) -> None:
+                with contextlib.suppress(ChannelClosed):
+                    self._link.send("read", key, count)
+
+            request.on_read = read
 
     def make_instance(self) -> None:
         """Create its instance. Raises what the backend raises, or Internal if the process ends."""

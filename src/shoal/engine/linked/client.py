@@ -253,6 +253,11 @@ class LinkedEngine(Engine):
         self._linked().infer_group(requests)
         return ()
 
+    def client_has_read(self, request: Request, count: int) -> None:
+        """See `Engine`."""
+        if self._connection is not None:
+            self._connection.client_has_read(request, count)
+
     def check_room(self, name: str, version: int = -1) -> None:
         """See `Engine`. The engine is asked about models that have refused a request; until it says
         that there is room, callers wait as for a lookup. Replicas have queues of their own."""

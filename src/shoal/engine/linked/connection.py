@@ -169,6 +169,13 @@ class EngineConnection:
         if self.closed and self._requests.pop(number, None) is not None:
             raise engine_gone()
 
+    def client_has_read(self, request: Request, count: int) -> None:
+        """Tell the engine how much a client has read. On the loop's thread."""
+        number = next((each for each, one in self._requests.items() if one is request), None)
+        if number is not None:
+            with contextlib.suppress(Unavailable):  # it is answered for that reason
+                self._send("read", number, count)
+
     def infer_group(self, requests: Sequence[PlannedRequest]) -> None:
         """Send requests of one template. On the loop's thread. Raises Unavailable, with none of
         them sent."""

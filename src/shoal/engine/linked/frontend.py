@@ -64,6 +64,7 @@ class Frontend:
             "forget": self._forget_template,
             "group": self._take_group,
             "cancel": self._cancel,
+            "read": self._take_read,
             "call": self._call,
             "ping": lambda: self._send("pong"),
             "seen": self._take_seen,
@@ -262,6 +263,11 @@ class Frontend:
         request = self._requests.get(number)
         if request is not None:
             request.cancel()
+
+    def _take_read(self, number: int, count: int) -> None:
+        request = self._requests.get(number)
+        if request is not None:
+            request.client_has_read(count)
 
     def _take_seen(self, change: int) -> None:
         self.seen = change

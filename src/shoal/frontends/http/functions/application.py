@@ -24,6 +24,7 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import attach, serve_traced
 
+_REPORTED_BYTES = 256 * 1024  # less than what an application may be ahead
 # The server writes these itself.
 _OWN_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date"))
 
@@ -44,7 +45,7 @@ class ApplicationCalls:
             self._submit(exchange, target)
 
     def _submit(self, exchange: Exchange, target: Target) -> None:
-        call = _ApplicationResponse(exchange)
+        call = _ApplicationResponse(exchange, self._engine)
         sent = exchange.request
         described = {
             "method": sent.method,
@@ -59,6 +60,7 @@ class ApplicationCalls:
                 if name.decode("latin-1") not in self._hidden
             ],
             "client": _address(exchange.peer),
+            "reports_reading": True,
             "server": _address((sent.header(b"host") or b"").decode("latin-1")),
         }
         request = Request(
@@ -79,8 +81,10 @@ class ApplicationCalls:
 class _ApplicationResponse:
     """Writes the response of an application. For the event loop's thread."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, engine: Engine) -> None:
         self._exchange = exchange
+        self._engine = engine
+        self._unreported_bytes = 0
         self.request: Request | None = None
         self._started = self._left = False
 
@@ -121,6 +125,16 @@ class _ApplicationResponse:
         self._exchange.send_chunk(body)
         if final:
             self._exchange.end_stream()
+            return
+        self._unreported_bytes += len(body)
+        if self._unreported_bytes >= _REPORTED_BYTES:
+            self._exchange.when_room(self._report)
+
+    def _report(self) -> None:
+        """Tell the application that the client keeps up."""
+        count, self._unreported_bytes = self._unreported_bytes, 0
+        if count and self.request is not None:
+            self._engine.client_has_read(self.request, count)
 
     def _fail(self, error: Any) -> None:
         self._left = True  # what may follow is dropped
