@@ -64,6 +64,27 @@ def image_checkpoint(folder: Path, family: str, processor: str, **settings: Any)
     return model, prepare
 
 
+def clip_checkpoint(folder: Path) -> Any:
+    """Write a CLIP; the model, and its processor of photos."""
+    import transformers
+
+    text = {**_SIZES, "intermediate_size": 64, "vocab_size": len(SPECIAL) + len(WORDS)}
+    tokens = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 3}
+    vision = {**_SIZES, "intermediate_size": 64, "image_size": 32, "patch_size": 8}
+    config = transformers.CLIPConfig(
+        text_config={**text, **tokens, "max_position_embeddings": 20},
+        vision_config=vision,
+        projection_dim=16,
+    )
+    model = saved(folder, transformers.CLIPModel, config)
+    prepare = transformers.CLIPImageProcessorPil(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    )
+    prepare.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_document()))
+    return model, prepare
+
+
 def saved(folder: Path, kind: Any, config: Any) -> Any:
     """A model of that class with random weights, written to the folder."""
     import torch

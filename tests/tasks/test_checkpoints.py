@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import warnings
@@ -20,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 PIL = pytest.importorskip("PIL.Image")
 
-from tests.support.checkpoints import image_checkpoint, text_checkpoint  # noqa: E402
+from tests.support.checkpoints import clip_checkpoint, image_checkpoint, text_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
 
@@ -71,6 +72,7 @@ def made(tmp_path_factory):
             name: image_checkpoint(checkpoints / name, *words, **settings)
             for name, (words, settings) in PHOTOS.items()
         }
+        photos["clip"] = clip_checkpoint(checkpoints / "clip")
         for name in (*models, *photos):
             export(checkpoints / name, folder / name)
     yield SimpleNamespace(models=models, photos=photos, folder=folder, checkpoints=checkpoints)
@@ -284,13 +286,19 @@ def test_vectors_of_an_encoder_that_torch_writes(made, running):
 # ---- photos
 
 
+def photo(seed=0):
+    """A photo, and its bytes."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (64, 96, 3), np.uint8)
+    image = PIL.fromarray(pixels).resize((48, 40))  # smooth: a pixel more or less matters little
+    sent = io.BytesIO()
+    image.save(sent, "PNG")
+    return image, sent
+
+
 @pytest.mark.parametrize("name", PHOTOS)
 def test_labels_of_photos(made, running, name):
     model, prepare = made.photos[name]
-    image = PIL.fromarray(np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8), "RGB")
-    image = image.resize((48, 40))  # smooth, so that a pixel more or less matters little
-    sent = io.BytesIO()
-    image.save(sent, "PNG")
+    image, sent = photo()
     answer = running.post(
         f"/v2/models/{name}/classify", sent.getvalue(), {"Content-Type": "image/png"}
     )
@@ -301,6 +309,31 @@ def test_labels_of_photos(made, running, name):
         wanted = model(pixels).logits.softmax(-1)[0].tolist()
     assert [found[index] for index in range(5)] == pytest.approx(wanted, abs=0.01)
     assert answer.json["images"][0]["labels"][0]["label"] == f"class {np.argmax(wanted)}"
+
+
+def test_labels_of_the_callers_choice(made, running):
+    model, prepare = made.photos["clip"]
+    images, sent = zip(photo(1), photo(2), strict=True)
+    labels = ["red fish", "old boat near the river", "sea"]
+    body = {
+        "images": [base64.b64encode(one.getvalue()).decode() for one in sent],
+        "labels": labels,
+        "template": "the {}",
+    }
+    inputs = encoded([f"the {label}" for label in labels], types=False)
+    inputs["input_ids"][inputs["attention_mask"] == 0] = 3  # padded with the end of a text
+    pixels = torch.from_numpy(np.stack(prepare(list(images), return_tensors="np").pixel_values))
+    with torch.no_grad():
+        wanted = model(pixel_values=pixels, **inputs).logits_per_image.softmax(-1).numpy()
+    for _ in range(2):  # the second time, the vectors of labels are cached
+        found = posted(running, "/match", **body)
+        for image, row in zip(found["images"], wanted, strict=True):
+            scores = {one["index"]: one["score"] for one in image["labels"]}
+            assert [scores[at] for at in range(3)] == pytest.approx(row.tolist(), abs=0.02)
+            assert image["labels"][0]["label"] == labels[row.argmax()]
+    for wrong, words in (({"labels": []}, "'labels' is missing"), ({"template": "x"}, "have {}")):
+        answer = running.post("/match", {**body, **wrong})
+        assert (answer.status, words in answer.error) == (400, True)
 
 
 # ---- what a checkpoint is for

@@ -42,10 +42,14 @@ KINDS = {
     "question-answering": Kind("answers in a text", "texts:write_question_answering"),
     "sentence-embedding": Kind("vectors for texts", "sentence_embedding:write_embedding"),
     "image-classification": Kind("labels for photos", "images:write_image_classification"),
+    "zero-shot-image-classification": Kind(
+        "labels of the caller's choice for photos (CLIPModel)", "clip:write_clip"
+    ),
     "blip": Kind("captions for photos (BlipForConditionalGeneration)", "generation:write_blip"),
     "gpt2": Kind("texts (GPT2LMHeadModel)", "generation:write_gpt2"),
 }
 _BY_CLASS = {
+    "CLIPModel": "zero-shot-image-classification",
     "BlipForConditionalGeneration": "blip",
     "GPT2LMHeadModel": "gpt2",
 }

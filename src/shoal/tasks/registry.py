@@ -31,6 +31,10 @@ BUILT_IN = MappingProxyType(
             "predict",
             "shoal.tasks.classification.texts:TextClassification",
         ),
+        "zero-shot-image-classification": (
+            "match",
+            "shoal.tasks.matching.task:ZeroShotImageClassification",
+        ),
         "question-answering": ("answer", "shoal.tasks.questions.task:QuestionAnswering"),
         "sentence-embedding": ("embed", "shoal.tasks.embeddings.task:SentenceEmbedding"),
     }

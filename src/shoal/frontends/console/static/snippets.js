@@ -278,13 +278,13 @@ export function curlJson({ origin, path, verb, document, locked = [] }) {
 }
 
 /** Either, with Python's standard library. `source` is the Python expression of the body. */
-export function pythonTask({ origin, path, verb, source, shown, locked = [] }) {
+export function pythonTask({ origin, path, verb, query = "", source, shown, locked = [] }) {
   const headers = pythonHeaders(locked);
   const imports = ["import json", ...(locked.length ? ["import os"] : []), "import urllib.request"];
   if (source.includes("Path(")) imports.push("from pathlib import Path");
   const more = headers.length ? `, {${headers.join(", ")}}` : "";
   return (
-    `${imports.join("\n")}\n\nbody = ${source}\nrequest = urllib.request.Request(${pythonText(`${origin}${path}/${verb}`)}, body${more})\n` +
+    `${imports.join("\n")}\n\nbody = ${source}\nrequest = urllib.request.Request(${pythonText(`${origin}${path}/${verb}${query}`)}, body${more})\n` +
     `with urllib.request.urlopen(request) as answer:\n    found = json.load(answer)\n${shown}\n`
   );
 }

@@ -18,6 +18,7 @@ const FORMS = {
   "image-classification": classifyForm,
   "question-answering": answerForm,
   "image-to-text": captionForm,
+  "zero-shot-image-classification": matchForm,
   "sentence-embedding": embedForm,
   "text-classification": predictForm,
   "token-classification": tagForm,
@@ -110,12 +111,26 @@ function workbench(model, { verb, title, controls, lines, hint }) {
 
 // ---- photos
 
-function imageForm(model, { verb, title, hint, button, query = "", shown, work }) {
+function fileForm(
+  model,
+  {
+    verb,
+    title,
+    hint,
+    button,
+    label = "or drop a photo here",
+    accept = "image/*",
+    query = () => "",
+    fields = [],
+    shown,
+    work,
+  },
+) {
   let file = null;
   const send = h("button", { type: "button", class: "primary", disabled: true }, button);
   const zone = dropZone({
-    label: "or drop a photo here",
-    accept: "image/*",
+    label,
+    accept,
     take(chosen) {
       file = chosen;
       send.disabled = !file;
@@ -131,12 +146,18 @@ function imageForm(model, { verb, title, hint, button, query = "", shown, work }
     verb,
     title,
     hint,
-    controls: [zone, h("div", { class: "actions" }, send)],
+    controls: [fields, zone, h("div", { class: "actions" }, send)],
     lines: (shared) => ({
-      curl: curlFile({ ...shared, query, file: file?.name }),
-      python: pythonTask({ ...shared, source: pythonFile(file?.name), shown }),
+      curl: curlFile({ ...shared, query: query(), file: file?.name }),
+      python: pythonTask({
+        ...shared,
+        query: query().includes("stream") ? "" : query(), // the lines read one response
+        source: pythonFile(file?.name),
+        shown,
+      }),
     }),
   });
+  for (const one of fields) one.addEventListener("input", () => bench.refresh());
   send.addEventListener("click", () =>
     bench.run((path, signal, took) => work(path, file, signal, took, bench.answer)),
   );
@@ -152,7 +173,7 @@ function photo(file) {
 }
 
 function classifyForm(model) {
-  return imageForm(model, {
+  return fileForm(model, {
     verb: "classify",
     title: "A photo",
     button: "Classify",
@@ -170,12 +191,31 @@ function classifyForm(model) {
   });
 }
 
+function matchForm(model) {
+  const labels = h("input", { type: "text", value: "a cat, a dog, a fish", autocomplete: "off" });
+  const query = () => `?labels=${encodeURIComponent(labels.value)}`;
+  return fileForm(model, {
+    verb: "match",
+    title: "A photo and labels",
+    button: "Match",
+    fields: [field("Labels", labels, "Separated by commas.")],
+    query,
+    hint: "Choose a photo: how well each label fits appears here.",
+    shown:
+      'for label in found["images"][0]["labels"]:\n    print(f"{label[\'score\']:.3f} {label[\'label\']}")',
+    async work(path, file, signal) {
+      const found = await askJson(`${path}/match${query()}`, { ...photo(file), signal });
+      return found.images.map(({ labels }) => bars(labels));
+    },
+  });
+}
+
 function captionForm(model) {
-  return imageForm(model, {
+  return fileForm(model, {
     verb: "caption",
     title: "A photo",
     button: "Describe",
-    query: "?stream=true",
+    query: () => "?stream=true",
     hint: "Choose a photo: its caption appears here, word by word.",
     shown: 'print(found["captions"][0]["caption"])',
     async work(path, file, signal, took, answer) {

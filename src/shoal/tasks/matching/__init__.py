@@ -1,0 +1,1 @@
+"""Zero-shot classification: which of some texts fits a photo best, by CLIP."""
