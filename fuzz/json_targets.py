@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
+import numpy as np
+import numpy.typing as npt
+
+import shoal
 from fuzz.outcomes import Outcome, outcome, pieces
+from shoal.backends.function import declaration
 from shoal.core import bytes_tensor
 from shoal.core.dtypes import BYTES, FP32, INT32
 from shoal.core.signature import Signature, TensorSpec
 from shoal.errors import InvalidArgument, ShoalError
+from shoal.frontends.http.functions.fields import read_inputs
+from shoal.frontends.http.upload import Upload
 from shoal.wire import json_arrays, json_limits
 from shoal.wire.generate import decode_generate
 from shoal.wire.http_body import InferBodyDecoder, parse_header_length
@@ -89,6 +98,55 @@ def generate_body(data: bytes) -> None:
     )
     if kind == "returned":
         assert set(found.inputs) <= {"text", "numbers"}
+
+
+@dataclass
+class _Box:
+    name: str
+    parts: list[_Box] = field(default_factory=list)
+    size: float | None = None
+
+
+@shoal.model
+def _function(
+    box: _Box,
+    text: str,
+    data: bytes,
+    rows: Annotated[npt.NDArray[np.uint8], (2, -1)],
+    top: int = 1,
+    flags: list[bool] | None = None,
+) -> str:
+    del box, text, data, rows, top, flags
+    return ""
+
+
+def function_fields(data: bytes) -> None:
+    """The fields of a function become its arguments, or are refused; both ways to send them.
+
+    The first line of the input is the query.
+    """
+    query, _, body = data.partition(b"\n")
+    declared = declaration.of(_function)
+    assert declared is not None
+    specs = {
+        port.name: TensorSpec(port.name, port.datatype, port.dims, optional=port.optional)
+        for port in declared.inputs
+    }
+    for signature in (None, Signature("f", 0, specs, {})):
+
+        def read(signature: Signature | None = signature) -> Any:
+            fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+            upload = Upload(fields, (), json_limits.loads(body, _MOST_BYTES), ())
+            return read_inputs(declared.interface, upload, {}, signature=signature)
+
+        kind, found = outcome(read, ShoalError)
+        if kind != "returned":
+            continue
+        for port in declared.inputs:
+            if port.name in found:
+                array = found[port.name].array
+                assert array.dtype == port.datatype.numpy
+                outcome(lambda port=port, array=array: port.receive(array), InvalidArgument)
 
 
 def json_objects(data: bytes) -> None:

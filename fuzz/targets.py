@@ -21,6 +21,7 @@ TARGETS: dict[str, Target] = {
         json_targets.json_text,
         json_targets.infer_body,
         json_targets.generate_body,
+        json_targets.function_fields,
         json_targets.json_objects,
         json_targets.bytes_elements,
         grpc_targets.grpc_frames,
