@@ -10,8 +10,10 @@ A repository of this machine needs none of this.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from shoal.errors import ShoalError
@@ -30,7 +32,9 @@ class ModelDownloads:
     def __init__(self, folders: RepositoryFolders, preparation: PreparationSettings) -> None:
         self._folders = folders
         self._preparation = preparation
-        self._failed: dict[str, StorageError] = {}  # by `started`; the load reports them
+        self._failed: dict[str, StorageError] = {}  # of those that were started: loads report them
+        self._running: dict[str, Future[None]] = {}
+        self._starting = threading.Lock()  # guards _running
 
     def config_folder(self, folder: Path) -> Path:
         """A folder with the configuration of the model with this folder, if there is one."""
@@ -69,24 +73,27 @@ class ModelDownloads:
 
         remote.fetch(folder, choose)
 
-    @contextlib.contextmanager
-    def started(
-        self, keys: Iterable[str], found: Mapping[str, Sequence[Path]]
-    ) -> Iterator[StartedDownloads]:
-        """Begin to download the models with these keys, side by side."""
+    def start(self, keys: Iterable[str], found: Mapping[str, Sequence[Path]]) -> StartedDownloads:
+        """Begin to download the models with these keys, side by side; those that are in download
+        already are not begun again."""
         remote = self._remote(keys, found)
-        if not remote:
-            yield StartedDownloads({})
-            return
+        with self._starting:
+            new = [key for key in remote if key not in self._running]
+            if new:
+                pool = ThreadPoolExecutor(min(_AT_ONCE, len(new)), "shoal-fetch")
+                for key in new:
+                    self._running[key] = pool.submit(self._run, key, remote[key])
+                pool.shutdown(wait=False)  # its threads end with the last of them
+            return StartedDownloads({key: self._running[key] for key in remote})
 
-        def work(key: str) -> None:
-            try:
-                self.fetch(key, remote[key], None)
-            except StorageError as error:
-                self._failed[key] = error
-
-        with ThreadPoolExecutor(min(_AT_ONCE, len(remote)), "shoal-fetch") as pool:
-            yield StartedDownloads({key: pool.submit(work, key) for key in remote})
+    def _run(self, key: str, folder: Path) -> None:
+        try:
+            self.fetch(key, folder, None)
+        except StorageError as error:
+            self._failed[key] = error
+        finally:
+            with self._starting:
+                del self._running[key]
 
     def _remote(self, keys: Iterable[str], found: Mapping[str, Sequence[Path]]) -> dict[str, Path]:
         """The folders of those that are in remote repositories."""
@@ -100,8 +107,9 @@ class StartedDownloads:
     def __init__(self, started: Mapping[str, Future[None]]) -> None:
         self._started = started
 
-    def as_complete(self, keys: Iterable[str]) -> Iterator[str]:
-        """The keys, each when its model is complete or has failed; others at once."""
+    def as_complete(self, keys: Iterable[str], secs: float | None = None) -> Iterator[str]:
+        """The keys, each when its model is complete or has failed; others at once. Without those
+        that take longer than `secs`."""
         waiting: dict[Future[None], str] = {}
         for key in keys:
             started = self._started.get(key)
@@ -109,5 +117,6 @@ class StartedDownloads:
                 yield key
             else:
                 waiting[started] = key
-        for done in as_completed(waiting):
-            yield waiting[done]
+        with contextlib.suppress(futures.TimeoutError):
+            for done in futures.as_completed(waiting, secs):
+                yield waiting[done]

@@ -100,18 +100,18 @@ class ModelLoader:
                 logger.exception("loading '%s' failed", name)
                 failures[name] = f"{type(error).__name__}: {error}"
 
-        with (
-            self._downloads.started(needs, found) as downloads,
-            ThreadPoolExecutor(max(1, self._settings.load_threads), "shoal-load") as pool,
-        ):
+        downloads = self._downloads.start(needs, found)
+        with ThreadPoolExecutor(max(1, self._settings.load_threads), "shoal-load") as pool:
             for level in dependencies.levels(needs):
                 wait([pool.submit(attempt, name) for name in downloads.as_complete(level)])
         return failures
 
-    def as_fetched(self, names: Sequence[str]) -> Iterator[str]:
-        """The names, each when the files of its model are on this machine; local ones at once."""
-        with self._downloads.started(names, self.found()) as downloads:
-            yield from downloads.as_complete(names)
+    def as_fetched(self, names: Sequence[str], secs: float) -> Iterator[str]:
+        """The names, each when the files of its model are on this machine; local ones at once.
+
+        Without those that take longer than `secs`, whose downloads continue.
+        """
+        return self._downloads.start(names, self.found()).as_complete(names, secs)
 
     def load_requested(self, name: str, override: Override | None) -> None:
         """Load what a client requested by name, with the config and files of its request.

@@ -2,7 +2,8 @@
 
 A folder that is still being copied differs at every poll. A change takes effect when two polls in a
 row agree; a load that failed is retried with a growing delay, because the copy may have been slower
-than the polls. What cannot be read has not changed (`RepositoryFolders`): its models serve on.
+than the polls. What cannot be read has not changed (`RepositoryFolders`): its models serve on. A
+download that takes longer than a poll waits continues, and a later poll loads the model.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SETTLE_SECS = 1.0
 _LONGEST_RETRY_SECS = 600.0
 _LOOK_SECS = 1.0  # between two looks at a read that takes long
 _NOW_SECS = 0.1  # between two polls of `poll_now`: the caller says that the change is complete
+_DOWNLOAD_WAIT_SECS = 10.0  # for which a poll waits for downloads that it has begun
 _MOST_POLLS_NOW = 600  # of it, while files keep changing
 
 Result = TypeVar("Result")
@@ -72,6 +74,10 @@ class ChangeDetector:
         last = self._retries.get(name)
         wait = self._poll_secs if last is None else min(last.wait_secs * 2, _LONGEST_RETRY_SECS)
         self._retries[name] = _Retry(now_secs + wait, wait)
+
+    def postponed(self, name: str, now_secs: float) -> None:
+        """The files of `name` are still being downloaded: load it at the next poll."""
+        self._retries[name] = _Retry(now_secs, self._poll_secs)
 
     def loaded(self, name: str) -> None:
         """The load of `name` succeeded."""
@@ -165,13 +171,17 @@ class RepositoryPoller:
         for name in gone:
             self._repository.folder_removed(name)
         retry = [name for name in changes.due(self._clock()) if name not in changed]
-        for name in self._repository.as_fetched([*changed, *retry]):
+        downloading = {*changed, *retry}
+        for name in self._repository.as_fetched([*changed, *retry], _DOWNLOAD_WAIT_SECS):
+            downloading.discard(name)
             self._repository.folder_changed(name)
             if self._repository.has_failed(name):
                 changes.failed(name, self._clock())
             else:
                 changes.loaded(name)
-        return changes.unsettled(snapshot)
+        for name in downloading:
+            changes.postponed(name, self._clock())
+        return bool(downloading) or changes.unsettled(snapshot)
 
     def _read(self) -> Snapshot | None:
         """What the repositories contain, read by another thread; None if it does not get there.

@@ -445,9 +445,9 @@ class ModelRepository:
         except Exception:  # an error of a backend must not end the polling
             logger.exception("loading '%s' failed", name)
 
-    def as_fetched(self, names: Sequence[str]) -> Iterator[str]:
-        """The names, each when the files of its model are on this machine."""
-        return self._loader.as_fetched(names)
+    def as_fetched(self, names: Sequence[str], secs: float) -> Iterator[str]:
+        """The names, each when the files of its model are on this machine; see `ModelLoader`."""
+        return self._loader.as_fetched(names, secs)
 
     def has_failed(self, name: str) -> bool:
         """Whether the last load of `name` did not succeed, even if an older one still serves."""

@@ -60,7 +60,7 @@ def test_failures_are_tried_again_with_growing_pauses():
 
 
 class ChangeListener:
-    def as_fetched(self, names):
+    def as_fetched(self, names, _secs):
         return names
 
     def __init__(self):

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.backends.registry import BackendRegistry
 from shoal.errors import Internal, NotFound
+from shoal.repository import poller
 from shoal.repository.preparation import PreparationSettings
 from shoal.repository.remote import RemoteSource
 from shoal.repository.repository import ModelRepository, RepositorySettings
@@ -351,3 +352,23 @@ def test_a_stop_does_not_wait_for_downloads(world, s3):
     polling.join(WAIT_SECS)
     assert not polling.is_alive()
     assert made.ready("a") == []
+
+
+def test_polls_continue_during_a_long_download(world, s3, monkeypatch):
+    monkeypatch.setattr(poller, "_DOWNLOAD_WAIT_SECS", 0.1)
+    made = world("poll")
+    made.repository.start()
+    released = threading.Event()
+    s3.faults.append(Fault(key="large/1/", wait_for=released))
+    put(s3, "large", 1, content=b"large")
+    for _ in range(2):
+        assert made.repository._poller.poll_once()
+    put(s3, "small", 1)
+    for _ in range(2):
+        assert made.repository._poller.poll_once()
+    assert (made.ready("small"), made.ready("large")) == ([1], [])
+    assert made.row("large")["state"] == "LOADING"
+    released.set()
+    made.poll()
+    assert made.ready("large") == [1]
+    assert s3.count("GET", "large/1/") == 1
