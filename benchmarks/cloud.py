@@ -1,10 +1,13 @@
 """How long does a model repository take from an S3 server to this disk?
 
-    python -m benchmarks.cloud [--server rclone|moto] [--rounds 3] [--markdown FILE]
+    python -m benchmarks.cloud [--latency-ms 10] [--server moto|rclone] [--rounds 2]
 
 300 files of 10 KB and 4 of 64 MB, as 304 models, with an empty cache and folder each time. Each
 client is a process of its own; times are from its first request to the last file on disk, without
-imports. The order of the clients is another one in each round; figures are medians.
+imports. With --latency-ms the server is behind a proxy that adds that to each request and limits
+each connection to 80 MB/s, as between a machine and a bucket in its region; without it, requests
+cost no time but that of the server, which shares the cores with the client. The order of the
+clients is another one in each round; figures are medians. --markdown FILE appends the table.
 
     shoal        Mirrors.local, as a server loads: listed, downloaded, verified, cached, placed
     obstore      its library alone: 32 threads, a request per file; nothing is checked or cached
@@ -16,6 +19,7 @@ imports. The order of the clients is another one in each round; figures are medi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -37,6 +41,7 @@ CLIENTS = ("shoal", "obstore", "s3fs", "boto3", "sequential")
 SMALL, SMALL_BYTES = 300, 10_000
 LARGE, LARGE_BYTES = 4, 64 << 20
 THREADS = 32
+CONNECTION_MB = 80  # per second, with --latency-ms
 REQUIREMENTS = ("s3fs>=2025.1", "boto3>=1.40", "obstore>=0.8", "psutil>=5.9")
 
 
@@ -185,16 +190,21 @@ def _measure(python: Path, client: str, prefix: str, variables: dict[str, str]) 
     return found
 
 
-def compare(server: str, rounds: int, clients: tuple[str, ...]) -> list[str]:
+def compare(server: str, latency_ms: float, rounds: int, clients: tuple[str, ...]) -> list[str]:
     """The table, as lines of Markdown."""
+    from benchmarks.slow_link import slow_link
     from tests.support.storage_servers import running_moto, running_rclone
 
     python = ensure("cloud", REQUIREMENTS)
     figures: dict[tuple[str, str], list[dict[str, float]]] = {}
-    with running_rclone() if server == "rclone" else running_moto() as running:
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(running_rclone() if server == "rclone" else running_moto())
         with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
             _fill(running, Path(folder))
-        variables = {**running.environment, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        link = slow_link(running.port, latency_ms, CONNECTION_MB) if latency_ms else None
+        port = stack.enter_context(link) if link is not None else running.port
+        variables = {**running.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        variables |= {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
         for number in range(rounds):
             order = clients[number % len(clients) :] + clients[: number % len(clients)]
             for prefix in ("small", "large"):
@@ -225,7 +235,8 @@ def compare(server: str, rounds: int, clients: tuple[str, ...]) -> list[str]:
 def main() -> None:
     """Compare, or be one of the clients."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--server", choices=["rclone", "moto"], default="rclone")
+    parser.add_argument("--server", choices=["rclone", "moto"], default="moto")
+    parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", default=",".join(CLIENTS))
     parser.add_argument("--markdown", type=Path)
@@ -236,9 +247,13 @@ def main() -> None:
         return
     from benchmarks.machine import describe  # needs what the environment of the clients lacks
 
-    lines = compare(chosen.server, chosen.rounds, tuple(chosen.clients.split(",")))
+    lines = compare(
+        chosen.server, chosen.latency_ms, chosen.rounds, tuple(chosen.clients.split(","))
+    )
     context = ", ".join(f"{key} {value}" for key, value in describe().items())
-    text = "\n".join([f"Server: {chosen.server}, on the same machine. {context}", "", *lines, ""])
+    link = f"behind {chosen.latency_ms:g} ms and {CONNECTION_MB} MB/s per connection"
+    where = link if chosen.latency_ms else "without a network"
+    text = "\n".join([f"Server: {chosen.server}, {where}. {context}", "", *lines, ""])
     print(text)
     if chosen.markdown:
         with chosen.markdown.open("a", encoding="utf-8") as output:
