@@ -174,7 +174,9 @@ class Application:
             if self._keys is not None:
                 caller = self._keys.caller_if_any(request.header)
             listed = self._keys is None or caller is not None
-            raise self._functions.not_found(request.path, caller, listed=listed)
+            raise self._functions.not_found(
+                request.path, caller, listed=listed, has_docs=self._has_console
+            )
         endpoint = target.route.endpoints.get(request.method)
         if endpoint is None:
             self._refuse_method(exchange, target.route, f": {request.path} takes")

@@ -42,6 +42,7 @@ export function example(api, schema, depth = 0) {
 /** The name of a type, for people. */
 function kindOf(own) {
   if (own.format === "binary") return "file";
+  if (own.items?.format === "binary") return "files";
   if (own.contentEncoding === "base64") return "base64";
   if (own.enum) return "choice";
   if (own.type === "array") return "list, as JSON";
@@ -50,7 +51,7 @@ function kindOf(own) {
 }
 
 /**
- * One argument: its element, and `read`, which returns its value, a File, or undefined if it is left
+ * One argument: its element, and `read`, which returns its value, its Files, or undefined if it is left
  * out. `read` throws for text that is not JSON where JSON is needed.
  */
 export function fieldOf(api, name, schema, required, description = "") {
@@ -63,15 +64,15 @@ export function fieldOf(api, name, schema, required, description = "") {
   return {
     name,
     read,
-    isFile: kind === "file",
+    isFile: kind.startsWith("file"),
     element: h("div", { class: "field" }, label, input, about ? h("small", { class: "hint" }, about) : null),
   };
 }
 
 function control(api, name, own, kind, id, required) {
-  if (kind === "file") {
-    const input = h("input", { id, type: "file", required });
-    return { input, read: () => input.files[0] };
+  if (kind.startsWith("file")) {
+    const input = h("input", { id, type: "file", required, multiple: kind === "files" });
+    return { input, read: () => (input.files.length ? [...input.files] : undefined) };
   }
   if (own.enum || kind === "boolean") {
     const values = own.enum ?? [true, false];
@@ -144,16 +145,18 @@ export function requestOf(path, method, parameters, body) {
   const sent = body.fields.map((each) => [each, each.read()]).filter(([, value]) => value !== undefined);
   if (body.whole) {
     const value = sent[0]?.[1];
-    if (value instanceof File) {
-      request.body = value;
-      words.push(`--data-binary @${value.name}`);
+    if (body.whole.isFile && value) {
+      request.body = value[0];
+      words.push(`--data-binary @${value[0].name}`);
     } else if (value !== undefined) json(request, words, value);
   } else if (sent.some(([each]) => each.isFile)) {
     request.body = new FormData();
     for (const [each, value] of sent) {
-      const text = typeof value === "object" && !each.isFile ? JSON.stringify(value) : value;
-      request.body.append(each.name, text);
-      words.push(`-F ${quoted(`${each.name}=${each.isFile ? `@${value.name}` : text}`)}`);
+      const text = typeof value === "object" ? JSON.stringify(value) : value;
+      for (const part of each.isFile ? value : [text]) {
+        request.body.append(each.name, part);
+        words.push(`-F ${quoted(`${each.name}=${each.isFile ? `@${part.name}` : part}`)}`);
+      }
     }
   } else if (body.fields.length) {
     json(request, words, Object.fromEntries(sent.map(([each, value]) => [each.name, value])));

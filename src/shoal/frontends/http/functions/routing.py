@@ -59,7 +59,9 @@ class FunctionRouting:
         else:
             self._calls.serve_route(exchange, target)
 
-    def not_found(self, path: str, caller: Caller | None, *, listed: bool) -> NotFound:
+    def not_found(
+        self, path: str, caller: Caller | None, *, listed: bool, has_docs: bool
+    ) -> NotFound:
         """The error for a path that nothing serves; with `listed` it names the routes there are,
         as far as `caller` may use them."""
         known = [
@@ -74,8 +76,8 @@ class FunctionRouting:
         more = ", …" if len(known) > _MOST_LISTED else ""
         advice = f"; did you mean {near}?" if near else "."
         return NotFound(
-            f"{NOT_FOUND}: there is no {path[:200]} here{advice} The functions are {shown}{more}; "
-            f"/docs shows everything"
+            f"{NOT_FOUND}: there is no {path[:200]} here{advice} The functions are {shown}{more}"
+            f"{'; /docs shows everything' if has_docs else ''}"
         )
 
 
