@@ -226,7 +226,7 @@ def test_streams_of_a_stopped_front_end_are_cancelled(serve, repository):
     assert RESTARTED in events.read().decode().splitlines()[-2]
     line.close()
     wait_until(
-        lambda: all(server.get("/v2/models/onnx/ready").status == 200 for _ in range(4)),
+        lambda: all(server.get("/v2/models/onnx/ready").status == 200 for _ in range(40)),
         "the front end has a new link",
     )
     checker.check()
