@@ -388,9 +388,10 @@ def test_models_can_pass_the_trace_on(spans, collector, execution):
 
 def test_failures_are_marked(spans, collector):
     with spans("rate=1") as running:
-        assert Infer().send(running, "sum").status == 400
+        refused = Infer().send(running, "sum")
+        assert refused.status == 400
         whole, model = collector.take(2)
-    assert whole["status"] == {"code": 2, "message": "HTTP status 400"}
+    assert whole["status"] == {"code": 2, "message": refused.json["error"]}
     assert model["name"] == "sum"
 
 

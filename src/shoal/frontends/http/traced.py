@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import orjson
+
 from shoal.core.model_loading import ModelLoading
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
@@ -24,6 +26,7 @@ from shoal.statistics.trace import Trace
 from shoal.statistics.tracer import RequestTracer
 
 _FIRST_ERROR = 400
+_MOST_ERROR_BYTES = 64 << 10
 
 
 def serve_traced(
@@ -81,7 +84,7 @@ class TracedExchange(EndedExchange):
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         """Respond, exactly once."""
-        self._begin(status)
+        self._begin(status, parts)
         self._inner.respond(status, headers, parts)
         self._end()
 
@@ -95,11 +98,23 @@ class TracedExchange(EndedExchange):
         self._inner.end_stream()
         self._end()
 
-    def _begin(self, status: int) -> None:
+    def _begin(self, status: int, parts: Sequence[Buffer] = ()) -> None:
         self.trace.event("HTTP_SEND_START")
         if status >= _FIRST_ERROR:
-            self.trace.failed(f"HTTP status {status}")
+            self.trace.failed(_error_text(parts) or f"HTTP status {status}")
 
     def _end(self) -> None:
         self.trace.event("HTTP_SEND_END")
         self.trace.finish()
+
+
+def _error_text(parts: Sequence[Buffer]) -> str:
+    """The text that the client gets, in KServe's or OpenAI's format; empty if it is another one."""
+    if sum(len(part) for part in parts) > _MOST_ERROR_BYTES:
+        return ""
+    try:
+        error = orjson.loads(b"".join(parts))["error"]
+        text = error["message"] if isinstance(error, dict) else error
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return text if isinstance(text, str) else ""
