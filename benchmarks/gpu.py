@@ -40,7 +40,7 @@ WARM_UP_SECS = 1
 SAMPLE_SECS = 0.1
 GRAPHS = "optimization { cuda { graphs: true } }\n"
 COLUMNS = ("model", "front ends", "connections", "requests/s", "p50, ms", "p99, ms")
-COLUMNS += ("CPU µs", "GPU busy")
+COLUMNS += ("CPU µs", "GPU busy", "rows a batch")
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,23 @@ def measured(
 ) -> tuple[Load, str]:
     """The load, and the last six cells of its row."""
     send(server.http_port, path, *request, connections, WARM_UP_SECS)
-    before = server.cpu_secs()
+    before, counted = server.cpu_secs(), counts(server, path)
     with gpu_busy() as samples:
         load = send(server.http_port, path, *request, connections, seconds)
     used_us = (server.cpu_secs() - before) / load.requests * 1e6
+    rows, batches = [now - then for now, then in zip(counts(server, path), counted, strict=True)]
     busy = f"{statistics.mean(samples):.0%}" if samples else ""
     cells = f"| {connections} | {load.per_second:,.0f} | {load.p50_us / 1000:.2f} "
-    return load, cells + f"| {load.p99_us / 1000:.2f} | {used_us:.1f} | {busy} |"
+    cells += f"| {load.p99_us / 1000:.2f} | {used_us:.1f} | {busy} | {rows / max(1, batches):.0f} |"
+    return load, cells
+
+
+def counts(server: Server, path: str) -> tuple[int, int]:
+    """How many rows the model at `path` has run, in how many batches."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    connection.request("GET", path.replace("/infer", "/stats"))
+    found = json.loads(connection.getresponse().read())["model_stats"][0]
+    return found["inference_count"], found["execution_count"]
 
 
 # ---- models

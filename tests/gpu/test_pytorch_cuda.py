@@ -30,7 +30,13 @@ if torch.cuda.is_available():
     from shoal.backends.pytorch.backend import PyTorchBackend
     from shoal.backends.pytorch.cuda import CudaExecutor
     from shoal.backends.pytorch.library import to_array
-    from shoal.config.model import ModelConfig, ModelInput, ModelOutput, ModelParameter
+    from shoal.config.model import (
+        ModelConfig,
+        ModelInput,
+        ModelOptimizationPolicy,
+        ModelOutput,
+        ModelParameter,
+    )
     from shoal.core.device_tensor import DeviceTensor, OnDevice
     from shoal.core.dtypes import FP32
     from shoal.errors import BackendFailure, ConfigError
@@ -38,6 +44,7 @@ if torch.cuda.is_available():
     from tests.support import torch_models
     from tests.support.client import Infer, outputs
 
+    Cuda = ModelOptimizationPolicy.Cuda
     ON_GPU = Placement("KIND_GPU", 0, "m_0_0")
     GPU = torch.device("cuda", 0)
 
@@ -234,6 +241,7 @@ def write_convolutions(loader, form):
 @pytest.mark.parametrize(
     "parameters",
     [
+        {},
         {"HALF_PRECISION": "fp16"},
         {"HALF_PRECISION": "bf16"},
         {"CHANNELS_LAST": "true"},
@@ -250,12 +258,93 @@ def test_ways_to_run(loader, form, parameters):
     write_convolutions(loader, form)
     images = np.random.default_rng(0).random((3, 3, 32, 32), np.float32)
     config = make_config(*IMAGES, 4)
-    (expected,) = loader.executor(config).run({"x": images}, ["y"])
+    plain = loader.executor(config, OPTIMIZE_FOR_INFERENCE="false")
+    (expected,) = plain.run({"x": images}, ["y"])
     executor = loader.executor(config, **parameters)
     for rows in (3, 1, 2):
         (result,) = executor.run({"x": images[:rows]}, ["y"])
         assert result.dtype == np.float32
         assert np.allclose(result, expected[:rows], atol=0.05)
+
+
+@pytest.mark.parametrize("form", ["script", "export"])
+@pytest.mark.parametrize("half", ["", "fp16"])
+def test_networks_are_made_faster_at_load(loader, form, half, caplog):
+    write_residual(loader, form)
+    images = np.random.default_rng(0).random((3, 3, 32, 32), np.float32)
+    config = make_config([("image", "FP32", 3, 32, 32)], [("OUTPUT__0", "FP32", 8, 32, 32)], 4)
+    plain = loader.executor(config, OPTIMIZE_FOR_INFERENCE="false")
+    (expected,) = plain.run({"image": images}, ["OUTPUT__0"])
+    loaded = loader.load(config, **({"HALF_PRECISION": half} if half else {}))
+    (program,) = loaded._programs.values()
+    code = str(program.module.graph)
+    assert "batch_norm" not in code
+    assert "cudnn_convolution_add_relu" in code
+    assert program.channels_last is bool(half)
+    (result,) = loaded.executor(ON_GPU).run({"image": images}, ["OUTPUT__0"])
+    assert np.linalg.norm(result - expected) < 0.01 * np.linalg.norm(expected)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    (memory,) = loaded.gpu_memory().values()
+    assert memory == program.nbytes > 0
+
+
+class Residual(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.start = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.inner = torch.nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.norm.running_mean.normal_()
+
+    def forward(self, image):
+        start = torch.relu(self.start(image))
+        return torch.relu(self.norm(self.inner(start)) + start)
+
+
+def write_residual(loader, form):
+    if form == "script":
+        torch_models.script(Residual(), loader.version / "model.pt")
+    else:
+        example = (torch.zeros(2, 3, 32, 32),)
+        torch_models.export(Residual(), example, loader.version / "model.pt2")
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_what_optimization_cuda_has(loader, graphs):
+    write_add_sub(loader, "script")
+    spec = Cuda.GraphSpec
+    shapes = {name: spec.Shape(dim=(ROW,)) for name in ("INPUT__0", "INPUT__1")}
+    cuda = Cuda(
+        graphs=graphs,
+        graph_spec=(spec(batch_size=4, input=shapes), spec(batch_size=2, input=shapes)),
+        output_copy_stream=True,
+        busy_wait_events=True,
+    )
+    tensors = [[(f"{side}__{n}", "FP32", -1) for n in range(2)] for side in ("INPUT", "OUTPUT")]
+    config = replace(make_config(*tensors, 8), optimization=ModelOptimizationPolicy(cuda=cuda))
+    executor = loader.executor(config)
+    assert executor.has_graphs is graphs
+    for _ in range(3):
+        for rows in (1, 2, 3, 4, 8):
+            check_add_sub(executor, rows)
+
+
+def test_large_inputs_are_joined_in_page_locked_memory(loader):
+    write_add_sub(loader, "script")
+    executor = loader.executor(add_sub_config())
+    memory = executor.input_memory(1 << 20)
+    assert torch.frombuffer(memory, dtype=torch.uint8).is_pinned()
+    width = 100_000
+    config = make_config(
+        [(f"INPUT__{n}", "FP32", width) for n in range(2)], [("OUTPUT__0", "FP32", width)], 2
+    )
+    large = loader.executor(config)
+    memory = large.input_memory(2 * width * 4)
+    left = np.frombuffer(memory, np.float32).reshape(2, width)
+    left[:] = np.arange(width)
+    (total,) = large.run({"INPUT__0": left, "INPUT__1": np.ones_like(left)}, ["OUTPUT__0"])
+    assert np.array_equal(total, left + 1)
 
 
 def test_results_stay_when_a_graph_is_replayed(loader):
@@ -413,3 +502,26 @@ def test_an_ensemble_on_the_gpu(tmp_path):
         direct = Infer().add("left", numbers(1), binary=True).add("right", numbers(1), binary=True)
         found = outputs(direct.want("OUTPUT__0", binary_data=True).send(running, "first"))
         assert np.array_equal(found["OUTPUT__0"], numbers(1) * 2)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("graphs", ["false", "true"])
+def test_a_quick_model_moves_to_the_event_loop(tmp_path, graphs):
+    torch_models.add_sub_exported(tmp_path / "m" / "1" / "model.pt2", "FP32", (ROW,))
+    parameter = f'parameters {{ key: "CUDA_GRAPHS" value {{ string_value: "{graphs}" }} }}'
+    (tmp_path / "m" / "config.pbtxt").write_text(f"max_batch_size: 8\n{parameter}\n")
+    with running_server(tmp_path) as running:
+
+        def ask(seed):
+            left, right = numbers(2, seed), numbers(2, seed + 100)
+            request = Infer().add("left", left, binary=True).add("right", right, binary=True)
+            found = outputs(request.want("OUTPUT__0", binary_data=True).send(running, "m"))
+            assert np.array_equal(found["OUTPUT__0"], left + right)
+
+        for seed in range(200):
+            ask(seed)
+        assert running.model("m").execution_placement.on_loop()
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(ask, range(400)))
+        memory = running.get("/v2/models/m/stats").json["model_stats"][0]["memory_usage"]
+        assert {entry["type"] for entry in memory} >= {"CPU"}

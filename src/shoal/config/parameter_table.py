@@ -321,11 +321,11 @@ TABLE = (
         "`false`",
     ),
     *(
-        _pytorch(name, FLAG, f"{part} of TorchScript.", "PyTorch's")
-        for name, part in (
-            ("ENABLE_JIT_EXECUTOR", "The graph executor"),
-            ("ENABLE_JIT_PROFILING", "The profiling mode"),
-            ("ENABLE_TENSOR_FUSER", "The tensor expression fuser"),
+        _pytorch(name, FLAG, f"{part} of TorchScript.", default)
+        for name, part, default in (
+            ("ENABLE_JIT_EXECUTOR", "The graph executor", "PyTorch's"),
+            ("ENABLE_JIT_PROFILING", "The profiling mode", "PyTorch's"),
+            ("ENABLE_TENSOR_FUSER", "The tensor expression fuser", "PyTorch's; `false` on GPUs"),
         )
     ),
     _pytorch("DISABLE_CUDNN", FLAG, "Convolutions without cuDNN.", "`false`"),
@@ -366,8 +366,8 @@ TABLE = (
     _pytorch(
         "CUDA_GRAPHS",
         ValueType("true, false or batch sizes like 1,2,4,8", str),
-        "Batch sizes to capture; `true` for 1, 2, 4 … `max_batch_size`. A batch is padded to the "
-        "next of them.",
+        "Batch sizes to capture; `true` for 1, 2, 4, 8, 16, 20, 24, 28, 32, 40 … `max_batch_size`. "
+        "A batch is padded to the next of them.",
         "`false`",
     ),
     _pytorch(

@@ -19,6 +19,7 @@ from shoal.backends.base import Placement  # noqa: E402
 from shoal.backends.pytorch import cuda, graphs  # noqa: E402
 from shoal.backends.pytorch import model as model_module  # noqa: E402
 from shoal.backends.pytorch.script import ScriptProgram  # noqa: E402
+from shoal.config.model import ModelOptimizationPolicy  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor, OnDevice  # noqa: E402
 from shoal.core.dtypes import FP32  # noqa: E402
 from shoal.errors import BackendFailure, ConfigError  # noqa: E402
@@ -149,6 +150,7 @@ def test_tensors_stay(loader, config, gpu):
 def test_graphs(loader, config, gpu):
     loaded = add_sub(loader, config, parameters={"CUDA_GRAPHS": "1,3"})
     executor = loaded.executor(ON_GPU)
+    Graph.replays = 0
     for rows, replays in ((1, 1), (2, 2), (3, 3), (4, 3)):  # there is none for four
         array = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
         total, _ = executor.run({"left": array, "right": array}, ["OUTPUT__0", "OUTPUT__1"])
@@ -169,10 +171,26 @@ def test_outputs_of_a_graph_are_not_overwritten(loader, config, gpu):
     assert [item.array.tolist() for item in kept] == [[[2, 2]], [[4, 4]]]
 
 
+def test_graphs_that_give_other_results_are_not_used(loader, config, gpu, monkeypatch, caplog):
+    def wrong(graph):
+        Graph.replays += 1  # and computes nothing
+
+    monkeypatch.setattr(Graph, "replay", wrong)
+    loaded = add_sub(loader, config, parameters={"CUDA_GRAPHS": "true"})
+    executor = loaded.executor(ON_GPU)
+    assert not executor.has_graphs
+    row = np.float32([[1, 2]])
+    (total,) = executor.run({"left": row, "right": row}, ["OUTPUT__0"])
+    assert total.tolist() == [[2, 4]]
+    assert "it runs without them" in caplog.text
+
+
 def test_a_graph_without_a_batch(loader, config, gpu):
     loaded = add_sub(loader, config, batch=0, parameters={"CUDA_GRAPHS": "true"})
+    executor = loaded.executor(ON_GPU)
+    Graph.replays = 0
     row = np.float32([1, 2])
-    (total,) = loaded.executor(ON_GPU).run({"left": row, "right": row}, ["OUTPUT__0"])
+    (total,) = executor.run({"left": row, "right": row}, ["OUTPUT__0"])
     assert total.tolist() == [2, 4]
     assert Graph.replays == 1
 
@@ -183,6 +201,64 @@ def test_graphs_want_fixed_shapes(loader, config, gpu):
     loaded = load(loader, config(inputs, RESULTS, 4), parameters={"CUDA_GRAPHS": "true"})
     with pytest.raises(ConfigError, match="a CUDA graph has fixed shapes, and input 'left' has no"):
         loaded.executor(ON_GPU)
+
+
+def cuda_policy(*specs, **more):
+    policy = ModelOptimizationPolicy
+    return policy(cuda=policy.Cuda(graphs=True, graph_spec=specs, **more))
+
+
+def test_graphs_of_the_shapes_that_triton_configs_list(loader, config, gpu):
+    loader.script(AddSub())
+    spec = ModelOptimizationPolicy.Cuda.GraphSpec
+    shapes = [{name: spec.Shape(dim=(width,)) for name in ("left", "right")} for width in (2, 5)]
+    lowest = spec.LowerBound(batch_size=3)
+    listed = (
+        spec(batch_size=2, input=shapes[0]),
+        spec(batch_size=4, input=shapes[1], graph_lower_bound=lowest),
+    )
+    inputs = [("left", "FP32", -1), ("right", "FP32", -1)]
+    results = [(name, "FP32", -1) for name in ("OUTPUT__0", "OUTPUT__1")]
+    loaded = load(loader, config(inputs, results, 4, optimization=cuda_policy(*listed)))
+    executor = loaded.executor(ON_GPU)
+    replays = 0
+    for rows, width, replayed in (
+        *((1, 2, True), (2, 2, True), (3, 2, False)),
+        *((3, 5, True), (4, 5, True), (2, 5, False)),  # below its lower bound
+        (1, 3, False),  # no such shape
+    ):
+        array = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
+        total, _ = executor.run({"left": array, "right": array}, ["OUTPUT__0", "OUTPUT__1"])
+        assert np.array_equal(total, array * 2)
+        replays += replayed
+        assert Graph.replays == replays
+
+
+def test_a_graph_of_a_shape_that_the_config_does_not_have(loader, config, gpu):
+    loader.script(AddSub())
+    spec = ModelOptimizationPolicy.Cuda.GraphSpec
+    listed = spec(batch_size=2, input={"left": spec.Shape(dim=(7,))})
+    loaded = load(loader, config(BOTH, RESULTS, 4, optimization=cuda_policy(listed)))
+    with pytest.raises(ConfigError, match=r"input 'left' has the dims \(2,\), not \(7,\)"):
+        loaded.executor(ON_GPU)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_outputs_are_copied_on_a_stream_of_their_own(loader, config, gpu, graphs, monkeypatch):
+    used = []
+    monkeypatch.setattr(torch.cuda, "set_stream", used.append)
+    policy = ModelOptimizationPolicy
+    optimization = policy(cuda=policy.Cuda(graphs=graphs, output_copy_stream=True))
+    loader.script(AddSub())
+    executor = load(loader, config(BOTH, RESULTS, 4, optimization=optimization)).executor(ON_GPU)
+    used.clear()
+    executor._copying.waits = Graph.replays = 0
+    row = np.float32([[1, 2]])
+    (total,) = executor.run({"left": row, "right": row}, ["OUTPUT__0"])
+    assert total.tolist() == [[2, 4]]
+    assert used[:2] == [executor._stream, executor._copying]
+    assert executor._copying.waits == 1
+    assert Graph.replays == graphs
 
 
 class Shrinks(torch.nn.Module):
@@ -297,6 +373,7 @@ def test_large_outputs_of_a_graph(loader, config, gpu):
     loader.script(Repeats())
     written = config(BOTH, [("OUTPUT__0", "FP32", 400_000)], 2)
     executor = load(loader, written, parameters={"CUDA_GRAPHS": "true"}).executor(ON_GPU)
+    Graph.replays = 0
     row = np.float32([[1, 2]])
     (first,) = executor.run({"left": row, "right": row}, ["OUTPUT__0"])
     (second,) = executor.run({"left": row, "right": row * 2}, ["OUTPUT__0"])

@@ -23,7 +23,7 @@ from shoal.backends.pytorch.executor import Inputs, TorchExecutor
 from shoal.backends.pytorch.graphs import CapturedGraphs
 from shoal.backends.pytorch.library import TORCH_TYPES, clean_message, to_array, to_tensor
 from shoal.backends.pytorch.program import Program
-from shoal.backends.pytorch.settings import GRAPHS, PyTorchSettings
+from shoal.backends.pytorch.settings import GRAPHS, GraphSpec, PyTorchSettings
 from shoal.backends.pytorch.staging import Form, Staging
 from shoal.config.model import ModelConfig
 from shoal.core.device_tensor import OnDevice
@@ -66,8 +66,9 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
             if datatype is not BYTES
         }
         self._graphs: CapturedGraphs | None = None
-        if settings.graph_sizes:
-            self._graphs = self._capture(config, settings.graph_sizes, file)
+        self._copying: Any = torch.cuda.Stream(device) if settings.output_copy_stream else None
+        if settings.graphs:
+            self._graphs = self._capture(config, settings.graphs, file)
 
     def run_on_device(
         self, inputs: Inputs, outputs: Sequence[str], keep: Collection[str]
@@ -81,6 +82,15 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
             return super().input_memory(size)
         memory: np.ndarray = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
         return memory.data
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether batches are replayed as CUDA graphs."""
+        return self._graphs is not None
+
+    def drop_graphs(self) -> None:
+        """Run without CUDA graphs from now on."""
+        self._graphs = None
 
     @property
     def own_bytes(self) -> int:
@@ -176,6 +186,9 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
         self, outputs: Sequence[str], values: Sequence[Any], rows: int | None, keep: Collection[str]
     ) -> list[np.ndarray | OnDevice]:
         """Start all copies, then wait once."""
+        if self._copying is not None:
+            self._copying.wait_stream(self._stream)
+            torch.cuda.set_stream(self._copying)
         fetched: list[Any] = []
         for name, value in zip(outputs, values, strict=True):
             if not isinstance(value, torch.Tensor) or value.device != self.device:
@@ -204,7 +217,7 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
         clock = time.thread_time_ns if spins else time.monotonic_ns
         done = self._spinning if spins else self._blocking
         begun_ns = clock()
-        done.record(self._stream)
+        done.record(self._copying or self._stream)
         done.synchronize()
         waited_ns = clock() - begun_ns
         self.blocked_ns = 0 if spins else waited_ns
@@ -216,17 +229,21 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
         own = self._own_outputs or self._graphs is not None
         return tensor.clone() if own else tensor.contiguous()
 
-    def _capture(self, config: ModelConfig, sizes: Sequence[int], file: str) -> CapturedGraphs:
+    def _capture(
+        self, config: ModelConfig, specs: Sequence[GraphSpec], file: str
+    ) -> CapturedGraphs:
         field = f"parameters['{GRAPHS}']"
         forms: dict[str, Form] = {}
         dims = {tensor.name: graph_config.model_dims(tensor) for tensor in config.input}
         for name, datatype in self._input_types.items():
-            if datatype is BYTES or -1 in dims.get(name, (-1,)):
+            own = dims.get(name, (-1,))
+            if datatype is BYTES or (-1 in own and not all(name in spec.dims for spec in specs)):
                 raise ConfigError(
                     f"a CUDA graph has fixed shapes, and input '{name}' has none",
                     file=file,
                     field=field,
-                    fix="Write fixed dims, or leave CUDA graphs out",
+                    fix="Write fixed dims, or optimization.cuda.graph_spec with the shapes of all "
+                    "inputs, or leave CUDA graphs out",
                 )
             forms[name] = Form(tuple(dims[name]), TORCH_TYPES[datatype])
 
@@ -248,11 +265,12 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
                 return CapturedGraphs(
                     call,
                     forms,
-                    sizes,
+                    specs,
                     self.device,
                     self._stream,
                     batched=self._batched,
                     pinned=self._settings.pin_inputs,
+                    copies_outputs=self._copying is None,
                 )
         except Exception as error:
             raise ConfigError(

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
+from shoal.backends.pytorch.settings import GraphSpec
 from shoal.backends.pytorch.staging import Block, Form, block_bytes
 
 # Kernels are chosen, and TorchScript specialises, in the first runs.
@@ -24,7 +25,8 @@ _RUNS_BEFORE_CAPTURE = 4
 _MOST_COPIED_BYTES = 1 << 20
 _capturing = threading.Lock()  # held while a graph is captured: one at a time in the process
 
-Call = Callable[[Mapping[str, torch.Tensor]], dict[str, Any]]
+Call: TypeAlias = Callable[[Mapping[str, torch.Tensor]], dict[str, Any]]
+_Dims: TypeAlias = tuple[tuple[int, ...], ...]  # of the inputs with variable dims
 
 
 class CapturedGraph:
@@ -39,6 +41,7 @@ class CapturedGraph:
         pool: Any,
         *,
         pinned: bool,
+        copies_outputs: bool,
     ) -> None:
         """Capture `call` with inputs of these `forms`. Raises what the model or CUDA raises."""
         self._inputs = Block(forms, device, pinned=pinned)
@@ -50,7 +53,7 @@ class CapturedGraph:
             name: Form(tuple(value.shape), value.dtype) for name, value in self._outputs.items()
         }
         self._results: Block | None = None
-        if block_bytes(results) <= _MOST_COPIED_BYTES:
+        if copies_outputs and block_bytes(results) <= _MOST_COPIED_BYTES:
             self._results = Block(results, device, pinned=pinned)
         stream.wait_stream(torch.cuda.current_stream(device))
         with _capturing:
@@ -107,33 +110,44 @@ class CapturedGraphs:
         self,
         call: Call,
         forms: Mapping[str, Form],
-        sizes: Sequence[int],
+        specs: Sequence[GraphSpec],
         device: torch.device,
         stream: Any,
         *,
         batched: bool,
         pinned: bool,
+        copies_outputs: bool = True,
     ) -> None:
-        """Capture `call` for every one of `sizes`; without a batch dimension there is one graph.
+        """Capture `call` for every one of `specs`; without a batch dimension rows do not matter.
 
-        `forms` leave the batch out. Raises what the model or CUDA raises.
+        `forms` leave the batch out; what varies in them is -1. Raises what the model or CUDA
+        raises, and ValueError for a spec without a shape that varies.
         """
         before_bytes = _reserved_bytes(device)
-        self._graphs: dict[int, CapturedGraph] = {}
         self._names = frozenset(forms)
+        self._varying = tuple(name for name, form in forms.items() if -1 in form.shape)
+        self._first_dim = 1 if batched else 0
+        self._found: dict[_Dims, list[tuple[GraphSpec, CapturedGraph]]] = {}
         pool = None
-        for size in sorted(sizes, reverse=True) if batched else (1,):
-            own = {
-                name: Form((size, *form.shape), form.dtype) if batched else form
-                for name, form in forms.items()
-            }
-            made = CapturedGraph(call, own, device, stream, pool, pinned=pinned)
+        for spec in sorted(specs, key=lambda spec: spec.rows, reverse=True):
+            own: dict[str, Form] = {}
+            for name, form in forms.items():
+                dims = spec.dims.get(name, form.shape)
+                if not _fits(dims, form.shape):
+                    raise ValueError(f"input '{name}' has the dims {form.shape}, not {dims}")
+                own[name] = Form((spec.rows, *dims) if batched else dims, form.dtype)
+            key = tuple(own[name].shape[self._first_dim :] for name in self._varying)
+            others = self._found.setdefault(key, [])
+            if not batched and others:
+                continue
+            made = CapturedGraph(
+                call, own, device, stream, pool, pinned=pinned, copies_outputs=copies_outputs
+            )
             pool = made.graph.pool()
             for name, output in made.outputs.items():
-                if batched and (not output.dim() or output.shape[0] != size):
+                if batched and (not output.dim() or output.shape[0] != spec.rows):
                     raise ValueError(f"output '{name}' does not have one row per row of the batch")
-            self._graphs[size] = made
-        self._sizes = sorted(self._graphs)
+            others.insert(0, (spec, made))
         # About: other threads may allocate memory at the same time.
         self.nbytes = max(0, _reserved_bytes(device) - before_bytes)
 
@@ -141,10 +155,22 @@ class CapturedGraphs:
         """The graph for a batch of `rows` with these inputs, if there is one."""
         if self._names != inputs.keys():
             return None
-        for size in self._sizes:
-            if rows is None or size >= rows:
-                return self._graphs[size]
+        dims = tuple([_shape(inputs[name])[self._first_dim :] for name in self._varying])
+        for spec, graph in self._found.get(dims, ()):
+            if rows is None or spec.least_rows <= rows <= spec.rows:
+                return graph
         return None
+
+
+def _fits(dims: Sequence[int], allowed: Sequence[int]) -> bool:
+    return len(dims) == len(allowed) and all(
+        size >= 0 and wanted in (-1, size) for size, wanted in zip(dims, allowed, strict=True)
+    )
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    """Of an array, or of the first of several tensors to be joined."""
+    return tuple(given.shape) if isinstance(given, np.ndarray) else tuple(given[0].shape)
 
 
 def _reserved_bytes(device: torch.device) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shoal.backends import graph_config
+from shoal.backends.base import Executor
 from shoal.backends.pytorch.executor import TorchExecutor, input_types
 from shoal.backends.pytorch.program import Program
 from shoal.backends.pytorch.settings import PyTorchSettings
@@ -56,7 +57,7 @@ class LoadCheck:
             return None
         check = cls(config, settings, file, inputs)
         try:
-            check._before = check._results(program)
+            check._before = check._results(check._executor(program))
         except ShoalError as error:
             logger.debug("%s: the model cannot be run on random inputs: %s", file, error)
             return None
@@ -65,14 +66,19 @@ class LoadCheck:
     def difference(self, program: Program) -> float:
         """How far its results are from those before, see `difference`; infinite if it fails."""
         try:
-            return difference(self._before, self._results(program))
+            return self.difference_of(self._executor(program))
         except ShoalError:
             return math.inf
 
-    def _results(self, program: Program) -> Sequence[np.ndarray]:
-        executor = TorchExecutor(program, self._config, self._settings, self._file)
-        names = [tensor.name for tensor in self._config.output]
-        return executor.run(self._inputs, names)
+    def difference_of(self, executor: Executor) -> float:
+        """The same for an instance. Raises what it raises."""
+        return difference(self._before, self._results(executor))
+
+    def _executor(self, program: Program) -> Executor:
+        return TorchExecutor(program, self._config, self._settings, self._file)
+
+    def _results(self, executor: Executor) -> Sequence[np.ndarray]:
+        return executor.run(self._inputs, [tensor.name for tensor in self._config.output])
 
 
 def example(config: ModelConfig) -> dict[str, np.ndarray] | None:

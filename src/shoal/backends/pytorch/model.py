@@ -32,7 +32,7 @@ from shoal.backends.pytorch.library import HALVES, clean_message, has_cuda, proc
 from shoal.backends.pytorch.load_check import CLOSE, CLOSE_IN_HALF, LoadCheck
 from shoal.backends.pytorch.program import Program, Results
 from shoal.backends.pytorch.script import ScriptProgram
-from shoal.backends.pytorch.settings import COMPILE, HALF, OPTIMIZE, PyTorchSettings
+from shoal.backends.pytorch.settings import COMPILE, GRAPHS, HALF, OPTIMIZE, PyTorchSettings
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.errors import ConfigError
@@ -83,6 +83,7 @@ class PyTorchModel(LoadedModel):
         self._lock = threading.Lock()  # guards _programs
         # Those that instances share; without sharing, the one for the first instance.
         self._programs: dict[torch.device | None, Program] = {}
+        self._load_check: LoadCheck | None = None  # against the model as it was
         self._on_gpus: weakref.WeakSet[CudaExecutor] = weakref.WeakSet()
         self._broken = False
         placements = context.placements or [Placement("KIND_CPU")]
@@ -138,6 +139,7 @@ class PyTorchModel(LoadedModel):
             )
             if isinstance(made, CudaExecutor):
                 self._on_gpus.add(made)
+                self._check_graphs(made)
             if self._settings.compile is not None:
                 self._first_run(made)
         except BaseException:
@@ -186,9 +188,9 @@ class PyTorchModel(LoadedModel):
         leaves its results as they are."""
         chosen = self._settings
         on_gpu = placement.kind == "KIND_GPU"
-        check = None
+        check = self._load_check = None
         if on_gpu and not program.stateful and chosen.compile is None:
-            check = LoadCheck.of(program, self._config, chosen, self._file)
+            check = self._load_check = LoadCheck.of(program, self._config, chosen, self._file)
         layout = chosen.channels_last
         if layout is None:
             layout = on_gpu and bool(chosen.half) and program.has_convolutions
@@ -230,7 +232,7 @@ class PyTorchModel(LoadedModel):
             logger.warning("%s: cannot be optimised: %s", self._file, clean_message(error))
             return
         apart = check.difference(program)
-        if apart <= (CLOSE_IN_HALF if self._settings.half else CLOSE):
+        if apart <= self._tolerance:
             program.accept()
             return
         program.revert()
@@ -241,6 +243,26 @@ class PyTorchModel(LoadedModel):
             _percent(apart),
             OPTIMIZE,
         )
+
+    def _check_graphs(self, executor: CudaExecutor) -> None:
+        """Do without CUDA graphs if they give other results."""
+        check = self._load_check
+        if check is None or not executor.has_graphs:
+            return
+        apart = check.difference_of(executor)
+        if apart > self._tolerance:
+            executor.drop_graphs()
+            logger.warning(
+                "%s: CUDA graphs of the model give results that differ by %s: it runs without "
+                "them. Write %s: false",
+                self._file,
+                _percent(apart),
+                GRAPHS,
+            )
+
+    @property
+    def _tolerance(self) -> float:
+        return CLOSE_IN_HALF if self._settings.half else CLOSE
 
     def _is_for_loop(self, program: Program, devices: set[torch.device | None]) -> bool:
         """Whether the event loop may run it if it is quick; for that it gets another instance."""

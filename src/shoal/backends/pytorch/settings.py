@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.config.model import ModelConfig
+from shoal.config.model import ModelConfig, ModelOptimizationPolicy
 from shoal.config.parameter import FLAG
 from shoal.config.parameters import Parameters
 
@@ -38,6 +38,15 @@ class Switches:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphSpec:
+    """What to capture a CUDA graph for."""
+
+    rows: int
+    least_rows: int = 0  # of a batch that it may run
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of inputs, without the rows
+
+
+@dataclass(frozen=True, slots=True)
 class PyTorchSettings:
     """How one model is run."""
 
@@ -51,10 +60,11 @@ class PyTorchSettings:
     half: str = ""  # "fp16", "bf16"
     channels_last: bool | None = None  # None: for convolutions in half precision on a GPU
     optimize: bool = True  # on a GPU, at load
-    graph_sizes: tuple[int, ...] = ()  # batch sizes to capture CUDA graphs for
+    graphs: tuple[GraphSpec, ...] = ()
     pin_inputs: bool = True
     pin_outputs: bool = True
     busy_wait: bool = False  # for the GPU
+    output_copy_stream: bool = False  # results are copied on a stream of their own
     keep_on_gpu: bool = True  # tensors between the steps of an ensemble
     model_class: str = ""
 
@@ -69,6 +79,8 @@ def read(
     parameters = Parameters(BACKEND, config, settings, file)
     cuda = config.optimization.cuda if config.optimization is not None else None
     flag = parameters.flag
+    on_gpu = any(group.kind == "KIND_GPU" for group in config.instance_group)
+    fuser = flag("ENABLE_TENSOR_FUSER")
     return PyTorchSettings(
         intra_op_threads=parameters.count("INTRA_OP_THREAD_COUNT")
         or max(1, cores // max(1, instances)),
@@ -79,7 +91,8 @@ def read(
             cudnn=flag("DISABLE_CUDNN") is not True,
             jit_executor=flag("ENABLE_JIT_EXECUTOR"),
             jit_profiling=flag("ENABLE_JIT_PROFILING"),
-            tensor_fuser=flag("ENABLE_TENSOR_FUSER"),
+            # On a GPU it compiles for each size of a batch, for seconds, and gains little.
+            tensor_fuser=False if fuser is None and on_gpu else fuser,
         ),
         share_weights=flag("ENABLE_WEIGHT_SHARING"),
         clean_cache=flag("ENABLE_CACHE_CLEANING") is True,
@@ -87,10 +100,11 @@ def read(
         half=parameters.text(HALF),
         channels_last=flag("CHANNELS_LAST"),
         optimize=flag(OPTIMIZE) is not False and flag("DISABLE_OPTIMIZED_EXECUTION") is not True,
-        graph_sizes=_graph_sizes(config, parameters),
+        graphs=_graphs(config, parameters),
         pin_inputs=_pinned(config, "input"),
         pin_outputs=_pinned(config, "output"),
         busy_wait=cuda is not None and cuda.busy_wait_events,
+        output_copy_stream=cuda is not None and cuda.output_copy_stream,
         keep_on_gpu=flag(KEEP) is not False,
         model_class=parameters.text(MODEL_CLASS),
     )
@@ -118,17 +132,17 @@ def _compile_options(config: ModelConfig, parameters: Parameters) -> dict[str, A
     return None if options.pop("disable", False) else options
 
 
-def _graph_sizes(config: ModelConfig, parameters: Parameters) -> tuple[int, ...]:
-    """The batch sizes of `CUDA_GRAPHS`, or those that `optimization.cuda` has."""
-    largest = config.max_batch_size
+def _graphs(config: ModelConfig, parameters: Parameters) -> tuple[GraphSpec, ...]:
+    """The batch sizes of `CUDA_GRAPHS`, or what `optimization.cuda` has."""
+    largest = max(1, config.max_batch_size)
     text = parameters.text(GRAPHS).strip()
     words = text.replace(",", " ").split()
     if text and all(word.isdecimal() for word in words) and text not in ("0", "1"):
         sizes = {int(word) for word in words}
-        if not all(1 <= size <= max(1, largest) for size in sizes):
-            expected = f"batch sizes from 1 to max_batch_size, which is {largest}"
+        if not all(1 <= size <= largest for size in sizes):
+            expected = f"batch sizes from 1 to max_batch_size, which is {config.max_batch_size}"
             raise parameters.wrong(GRAPHS, text, expected)
-        return tuple(sorted(sizes))
+        return tuple(map(GraphSpec, sorted(sizes)))
     try:
         wanted = FLAG.parse(text) if text else None
     except ValueError:
@@ -136,9 +150,30 @@ def _graph_sizes(config: ModelConfig, parameters: Parameters) -> tuple[int, ...]
     cuda = config.optimization.cuda if config.optimization is not None else None
     if wanted is False or (wanted is None and (cuda is None or not cuda.graphs)):
         return ()
-    listed = {spec.batch_size for spec in cuda.graph_spec if spec.batch_size} if cuda else set()
-    doubled = {1 << power for power in range(max(1, largest).bit_length())} | {max(1, largest)}
-    return tuple(sorted(size for size in listed or doubled if size <= max(1, largest)))
+    listed = [_graph(spec) for spec in cuda.graph_spec] if cuda is not None else []
+    if listed:
+        fitting = [spec for spec in listed if spec.rows <= largest]
+        return tuple(sorted(fitting, key=lambda spec: spec.rows))
+    return tuple(map(GraphSpec, graph_sizes(largest)))
+
+
+def graph_sizes(largest: int) -> list[int]:
+    """Batch sizes up to `largest`: doubled up to 16, where a row more costs little, and then so
+    close that a batch is filled up by at most a quarter."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        last = sizes[-1]
+        sizes.append(last * 2 if last < 16 else last + (1 << last.bit_length() - 1) // 4)
+    return [*sizes[:-1], largest]
+
+
+def _graph(spec: ModelOptimizationPolicy.Cuda.GraphSpec) -> GraphSpec:
+    lowest = spec.graph_lower_bound
+    return GraphSpec(
+        max(1, spec.batch_size),
+        lowest.batch_size if lowest is not None else 0,
+        {name: tuple(shape.dim) for name, shape in spec.input.items()},
+    )
 
 
 def _pinned(config: ModelConfig, side: str) -> bool:

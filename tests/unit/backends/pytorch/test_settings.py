@@ -6,7 +6,12 @@ import pytest
 
 from shoal.backends.pytorch import settings
 from shoal.backends.pytorch.settings import Switches
-from shoal.config.model import ModelConfig, ModelOptimizationPolicy, ModelParameter
+from shoal.config.model import (
+    ModelConfig,
+    ModelInstanceGroup,
+    ModelOptimizationPolicy,
+    ModelParameter,
+)
 from shoal.config.rules import not_acted_on
 from shoal.errors import ConfigError
 
@@ -26,7 +31,7 @@ def test_what_nobody_said():
     assert chosen.switches == Switches()
     assert chosen.share_weights is None
     assert chosen.compile is None
-    assert chosen.graph_sizes == ()
+    assert chosen.graphs == ()
     assert (chosen.pin_inputs, chosen.pin_outputs, chosen.busy_wait) == (True, True, False)
     assert (chosen.half, chosen.channels_last, chosen.inter_op_threads) == ("", None, 0)
 
@@ -114,19 +119,23 @@ def test_compile(parameters, batch, options):
         ("true", 8, (1, 2, 4, 8)),
         ("true", 6, (1, 2, 4, 6)),
         ("true", 0, (1,)),
+        ("true", 64, (1, 2, 4, 8, 16, 20, 24, 28, 32, 40, 48, 56, 64)),
+        ("true", 100, (1, 2, 4, 8, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 100)),
         ("false", 8, ()),
         ("4,1", 8, (1, 4)),
         ("8 2", 8, (2, 8)),
     ],
 )
 def test_cuda_graphs(text, batch, sizes):
-    assert read({"CUDA_GRAPHS": text}, max_batch_size=batch).graph_sizes == sizes
+    found = read({"CUDA_GRAPHS": text}, max_batch_size=batch).graphs
+    assert tuple(spec.rows for spec in found) == sizes
 
 
 def test_cuda_graphs_as_triton_writes_them():
     def sizes(cuda, **parameters):
         optimization = ModelOptimizationPolicy(cuda=cuda)
-        return read(parameters, max_batch_size=8, optimization=optimization).graph_sizes
+        found = read(parameters, max_batch_size=8, optimization=optimization).graphs
+        return tuple(spec.rows for spec in found)
 
     assert sizes(Cuda(graphs=True)) == (1, 2, 4, 8)
     listed = (Cuda.GraphSpec(batch_size=3), Cuda.GraphSpec(batch_size=8))
@@ -135,14 +144,35 @@ def test_cuda_graphs_as_triton_writes_them():
     assert sizes(Cuda(graphs=True), CUDA_GRAPHS="false") == ()
 
 
+def test_shapes_and_lower_bounds_of_cuda_graphs():
+    spec = Cuda.GraphSpec(
+        batch_size=4,
+        input={"x": Cuda.GraphSpec.Shape(dim=(3, 2))},
+        graph_lower_bound=Cuda.GraphSpec.LowerBound(batch_size=3),
+    )
+    optimization = ModelOptimizationPolicy(cuda=Cuda(graphs=True, graph_spec=(spec,)))
+    (found,) = read(max_batch_size=8, optimization=optimization).graphs
+    assert (found.rows, found.least_rows, found.dims) == (4, 3, {"x": (3, 2)})
+
+
+def test_the_fuser_is_off_on_gpus():
+    groups = (ModelInstanceGroup(kind="KIND_GPU"),)
+    assert read().switches.tensor_fuser is None
+    assert read(instance_group=groups).switches.tensor_fuser is False
+    chosen = read({"ENABLE_TENSOR_FUSER": "true"}, instance_group=groups)
+    assert chosen.switches.tensor_fuser is True
+
+
 def test_memory_and_waiting():
     optimization = ModelOptimizationPolicy(
-        cuda=Cuda(busy_wait_events=True),
+        cuda=Cuda(busy_wait_events=True, output_copy_stream=True),
         input_pinned_memory=Pinned(enable=False),
         output_pinned_memory=Pinned(enable=True),
     )
     chosen = read(optimization=optimization)
     assert (chosen.pin_inputs, chosen.pin_outputs, chosen.busy_wait) == (False, True, True)
+    assert chosen.output_copy_stream
+    assert not read().output_copy_stream
 
 
 @pytest.mark.parametrize(
