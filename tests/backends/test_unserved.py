@@ -35,8 +35,8 @@ with running_server(sys.argv[1], model_control_mode="explicit") as running:
 @pytest.mark.parametrize(
     ("filename", "config", "says"),
     [
-        ("model.plan", "", "Serve the ONNX file the plan was built from"),
-        ("model.plan", 'platform: "tensorrt_plan"', "Serve the ONNX file the plan was built from"),
+        ("model.plan", "", "pip install 'shoal[tensorrt]'"),
+        ("model.plan", 'platform: "tensorrt_plan"', "pip install 'shoal[tensorrt]'"),
         ("model.savedmodel/saved_model.pb", "", "tf2onnx.convert --saved-model"),
         ("model.graphdef", "", "tf2onnx"),
         ("dali.py", 'backend: "dali"', "Python model"),

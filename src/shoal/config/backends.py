@@ -58,10 +58,17 @@ _DECLARATIONS = (
     ),
     BackendDeclaration(
         "tensorrt",
+        "shoal.backends.tensorrt:TensorRtBackend",
         formats=(ModelFormat("model.plan", "tensorrt_plan"),),
-        alternative="Serve the ONNX file the plan was built from, with backend: "
-        '"onnxruntime" and, for TensorRT\'s kernels, optimization { execution_accelerators { '
-        'gpu_execution_accelerator: [ { name: "tensorrt" } ] } }',
+        extra="tensorrt",
+        config_fields=frozenset(
+            {
+                "instance_group.profile",
+                "optimization.cuda",
+                "optimization.input_pinned_memory.enable",
+                "optimization.output_pinned_memory.enable",
+            }
+        ),
     ),
     BackendDeclaration(
         "onnxruntime",

@@ -5,7 +5,6 @@ tests/gpu runs the same code where there is a GPU.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import replace
 
@@ -23,35 +22,13 @@ from shoal.config.model import ModelOptimizationPolicy  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor, OnDevice  # noqa: E402
 from shoal.core.dtypes import FP32  # noqa: E402
 from shoal.errors import BackendFailure, ConfigError  # noqa: E402
+from tests.support import fake_cuda  # noqa: E402
+from tests.support.fake_cuda import Event  # noqa: E402
 from tests.support.torch_models import AddSub  # noqa: E402
 
 ON_GPU = Placement("KIND_GPU", 0)
 BOTH = [("left", "FP32", 2), ("right", "FP32", 2)]
 RESULTS = [("OUTPUT__0", "FP32", 2), ("OUTPUT__1", "FP32", 2)]
-
-
-class Stream:
-    def __init__(self, device=None):
-        self.waits = 0
-
-    def wait_stream(self, other):
-        self.waits += 1
-
-    def synchronize(self):
-        self.waits += 1
-
-
-class Event:
-    waited = 0
-
-    def __init__(self, blocking=False):
-        self.blocking = blocking
-
-    def record(self, stream):
-        pass
-
-    def synchronize(self):
-        Event.waited += 1
 
 
 class Graph:
@@ -80,12 +57,7 @@ def gpu(monkeypatch):
     """Makes the first GPU be the CPU; a list of how often the cache was emptied comes back."""
     emptied = []
     cpu = torch.device("cpu")
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
+    fake_cuda.replace(monkeypatch)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
     monkeypatch.setattr(graphs, "_capture", captured)
     monkeypatch.setattr(model_module, "has_cuda", lambda: True)

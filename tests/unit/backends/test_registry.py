@@ -97,8 +97,6 @@ def test_unknown(installed):
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
-        ("tensorrt", "Serve the ONNX file the plan was built from"),
-        ("tensorrt_plan", "gpu_execution_accelerator"),
         ("tensorflow", "tf2onnx"),
         ("tensorflow_savedmodel", "TFLiteConverter"),
         ("dali", "Python model"),
