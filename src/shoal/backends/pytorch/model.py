@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,11 +27,11 @@ from shoal.backends.pytorch.cuda import CudaExecutor
 from shoal.backends.pytorch.eager import EagerProgram
 from shoal.backends.pytorch.executor import TorchExecutor, input_types, output_types
 from shoal.backends.pytorch.exported import ExportedProgram
-from shoal.backends.pytorch.library import HALVES, clean_message, has_cuda, process
-from shoal.backends.pytorch.load_check import CLOSE, CLOSE_IN_HALF, LoadCheck
+from shoal.backends.pytorch.improvement import Improvement
+from shoal.backends.pytorch.library import has_cuda, process
 from shoal.backends.pytorch.program import Program, Results
 from shoal.backends.pytorch.script import ScriptProgram
-from shoal.backends.pytorch.settings import COMPILE, GRAPHS, HALF, OPTIMIZE, PyTorchSettings
+from shoal.backends.pytorch.settings import HALF, PyTorchSettings
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.errors import ConfigError
@@ -83,7 +82,7 @@ class PyTorchModel(LoadedModel):
         self._lock = threading.Lock()  # guards _programs
         # Those that instances share; without sharing, the one for the first instance.
         self._programs: dict[torch.device | None, Program] = {}
-        self._load_check: LoadCheck | None = None  # against the model as it was
+        self._improvement = Improvement(config, self._settings, self._file)
         self._on_gpus: weakref.WeakSet[CudaExecutor] = weakref.WeakSet()
         self._broken = False
         placements = context.placements or [Placement("KIND_CPU")]
@@ -139,7 +138,7 @@ class PyTorchModel(LoadedModel):
             )
             if isinstance(made, CudaExecutor):
                 self._on_gpus.add(made)
-                self._check_graphs(made)
+                self._improvement.check_graphs(made)
             if self._settings.compile is not None:
                 self._first_run(made)
         except BaseException:
@@ -184,85 +183,11 @@ class PyTorchModel(LoadedModel):
         )
 
     def _improved(self, program: Program, placement: Placement) -> Program:
-        """The program in the precision and layout of the config, and on a GPU made faster if that
-        leaves its results as they are."""
-        chosen = self._settings
         on_gpu = placement.kind == "KIND_GPU"
-        check = self._load_check = None
-        if on_gpu and not program.stateful and chosen.compile is None:
-            check = self._load_check = LoadCheck.of(program, self._config, chosen, self._file)
-        layout = chosen.channels_last
-        if layout is None:
-            layout = on_gpu and bool(chosen.half) and program.has_convolutions
-        if chosen.half:
-            program.use_half(HALVES[chosen.half])
-        if layout:
-            program.use_channels_last()
-        if chosen.half and check is not None:
-            apart = check.difference(program)
-            if apart > CLOSE_IN_HALF:
-                logger.warning(
-                    "%s: the results in %s differ from those in full precision by %s: the model "
-                    "runs in full precision. Write %s only for models that can be converted",
-                    self._file,
-                    chosen.half,
-                    _percent(apart),
-                    HALF,
-                )
-                program.close()
-                self._settings = replace(chosen, half="")
-                return self._improved(self._open(self._device(placement)), placement)
-        if check is not None and chosen.optimize:
-            self._optimize(program, check)
-        options = chosen.compile
-        if options is not None and not program.compile(options):
-            logger.warning(
-                "%s: %s has no effect: the model (%s) is compiled already",
-                self._file,
-                COMPILE,
-                program.kind.value,
-            )
-        return program
-
-    def _optimize(self, program: Program, check: LoadCheck) -> None:
-        try:
-            if not program.optimize():
-                return
-        except Exception as error:  # noqa: BLE001 - it runs as it is
-            logger.warning("%s: cannot be optimised: %s", self._file, clean_message(error))
-            return
-        apart = check.difference(program)
-        if apart <= self._tolerance:
-            program.accept()
-            return
-        program.revert()
-        logger.warning(
-            "%s: optimised for inference, the model gives results that differ by %s: it runs as it "
-            "is. Write %s: false to leave this out",
-            self._file,
-            _percent(apart),
-            OPTIMIZE,
-        )
-
-    def _check_graphs(self, executor: CudaExecutor) -> None:
-        """Do without CUDA graphs if they give other results."""
-        check = self._load_check
-        if check is None or not executor.has_graphs:
-            return
-        apart = check.difference_of(executor)
-        if apart > self._tolerance:
-            executor.drop_graphs()
-            logger.warning(
-                "%s: CUDA graphs of the model give results that differ by %s: it runs without "
-                "them. Write %s: false",
-                self._file,
-                _percent(apart),
-                GRAPHS,
-            )
-
-    @property
-    def _tolerance(self) -> float:
-        return CLOSE_IN_HALF if self._settings.half else CLOSE
+        device = self._device(placement)
+        made = self._improvement.apply(program, partial(self._open, device), on_gpu=on_gpu)
+        self._settings = self._improvement.settings
+        return made
 
     def _is_for_loop(self, program: Program, devices: set[torch.device | None]) -> bool:
         """Whether the event loop may run it if it is quick; for that it gets another instance."""
@@ -358,10 +283,6 @@ class PyTorchModel(LoadedModel):
 def _add(found: dict[int, int], device: torch.device, size: int) -> None:
     number = device.index or 0
     found[number] = found.get(number, 0) + size
-
-
-def _percent(share: float) -> str:
-    return "too much to compare them" if share == math.inf else f"{share:.1%}"
 
 
 def _has_floats(config: ModelConfig) -> bool:
