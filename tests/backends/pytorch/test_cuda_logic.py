@@ -6,6 +6,7 @@ tests/gpu runs the same code where there is a GPU.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ import numpy as np  # noqa: E402
 from shoal.backends.base import Placement  # noqa: E402
 from shoal.backends.pytorch import cuda, graphs  # noqa: E402
 from shoal.backends.pytorch import model as model_module  # noqa: E402
+from shoal.backends.pytorch.load_check import LoadCheck  # noqa: E402
 from shoal.backends.pytorch.script import ScriptProgram  # noqa: E402
 from shoal.config.model import ModelOptimizationPolicy  # noqa: E402
 from shoal.core.device_tensor import DeviceTensor, OnDevice  # noqa: E402
@@ -58,6 +60,7 @@ def gpu(monkeypatch):
     emptied = []
     cpu = torch.device("cpu")
     fake_cuda.replace(monkeypatch)
+    monkeypatch.setattr(LoadCheck, "seconds", lambda *_: 1.0)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
     monkeypatch.setattr(graphs, "_capture", captured)
     monkeypatch.setattr(model_module, "has_cuda", lambda: True)
@@ -396,6 +399,26 @@ def test_models_are_made_faster_at_load(loader, config, gpu, form, parameters, c
     assert program.channels_last is bool(parameters)
     assert program.nbytes > original.nbytes // 2 - 1  # constants are counted, too
     assert not warnings_in(caplog)
+
+
+def test_what_optimising_makes_slower_stays_as_it_is(loader, config, gpu, monkeypatch, caplog):
+    loader.script(Convolutions())
+    took = iter([1.0, 1.1])
+    monkeypatch.setattr(LoadCheck, "seconds", lambda *_: next(took))
+    (program,) = load(loader, config(*IMAGES, 4))._programs.values()
+    assert "batch_norm" in str(program.module.inlined_graph)
+    assert not warnings_in(caplog)
+
+
+def test_the_time_of_a_program(loader, config, gpu, monkeypatch):
+    monkeypatch.undo()
+    loader.script(Convolutions())
+    loaded = loader.load(config(*IMAGES, 4))
+    (program,) = loaded._programs.values()
+    check = LoadCheck.of(program, config(*IMAGES, 4), loaded.settings, "")
+    assert 0 < check.seconds(program) < math.inf
+    program.module = None
+    assert check.seconds(program) == math.inf
 
 
 @pytest.mark.parametrize("problem", ["differs", "fails", "cannot"])

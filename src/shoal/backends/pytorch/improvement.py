@@ -71,6 +71,10 @@ class Improvement:
         return program
 
     def _optimize(self, program: Program, check: LoadCheck) -> None:
+        """Optimise a program if that makes it faster. Some networks become slower."""
+        before = check.seconds(program)
+        if before == math.inf:
+            return
         try:
             if not program.optimize():
                 return
@@ -79,7 +83,12 @@ class Improvement:
             return
         apart = check.difference(program)
         if apart <= self._tolerance:
-            program.accept()
+            after = check.seconds(program)
+            logger.debug("%s: %.2f ms, optimised %.2f", self._file, before * 1e3, after * 1e3)
+            if after <= before:
+                program.accept()
+            else:
+                program.revert()
             return
         program.revert()
         logger.warning(

@@ -177,6 +177,12 @@ def has_cuda() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done everything."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def clean_message(error: BaseException) -> str:
     """The message on one line: the end of TorchScript's errors, after their traceback."""
     text = str(error).strip()

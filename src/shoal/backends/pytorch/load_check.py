@@ -25,6 +25,10 @@ from shoal.errors import ShoalError
 logger = logging.getLogger(__name__)
 
 _MOST_ROWS = 4
+_TIMED_ROWS = 32
+_RUNS_BEFORE = 4
+_TIMED_RUNS = 10
+_TURNS = 3
 # How far results may be apart, as a share of their size. Reordered sums differ by less; TF32, which
 # PyTorch uses for convolutions, by less than a thousandth.
 CLOSE = 0.01
@@ -74,14 +78,26 @@ class LoadCheck:
         """The same for an instance. Raises what it raises."""
         return difference(self._before, self._results(executor))
 
-    def _executor(self, program: Program) -> Executor:
+    def seconds(self, program: Program) -> float:
+        """How long the program takes for a batch like those of a busy server; infinite if it fails."""
+        inputs = example(self._config, _TIMED_ROWS)
+        assert inputs is not None
+        executor = self._executor(program)
+        try:
+            executor.seconds(inputs, _RUNS_BEFORE)  # TorchScript adapts its code in the first ones
+            return min(executor.seconds(inputs, _TIMED_RUNS) for _ in range(_TURNS))
+        except Exception as error:  # noqa: BLE001 - such a batch may not fit the GPU's memory
+            logger.debug("%s: the model could not be timed: %s", self._file, error)
+            return math.inf
+
+    def _executor(self, program: Program) -> TorchExecutor:
         return TorchExecutor(program, self._config, self._settings, self._file)
 
     def _results(self, executor: Executor) -> Sequence[np.ndarray]:
         return executor.run(self._inputs, [tensor.name for tensor in self._config.output])
 
 
-def example(config: ModelConfig) -> dict[str, np.ndarray] | None:
+def example(config: ModelConfig, most_rows: int = _MOST_ROWS) -> dict[str, np.ndarray] | None:
     """A batch that the model should be able to run; None where the config does not tell its shape.
 
     Integers are zeros and ones, and other numbers lie between: they are valid as tokens, masks and
@@ -94,7 +110,7 @@ def example(config: ModelConfig) -> dict[str, np.ndarray] | None:
     if BYTES in types.values():
         return None
     generator = np.random.default_rng(0)
-    head = (min(_MOST_ROWS, config.max_batch_size),) if config.max_batch_size else ()
+    head = (min(most_rows, config.max_batch_size),) if config.max_batch_size else ()
     return {
         name: _random(generator, datatype, (*head, *dims[name])) for name, datatype in types.items()
     }

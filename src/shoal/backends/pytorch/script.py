@@ -50,9 +50,20 @@ class ScriptProgram(ModuleProgram):
         self.mutates_inputs, self.stateful = _writes(self.module)
 
     def optimize(self) -> bool:
-        """Weights become constants, batch norms a part of them, convolutions are fused."""
+        """Weights become constants, batch norms a part of them, convolutions are fused.
+
+        PyTorch fuses only convolutions whose weights have the plain layout.
+        """
         with quiet:
-            made = torch.jit.optimize_for_inference(torch.jit.freeze(self.module))
+            if self.channels_last:
+                self.module.to(memory_format=torch.contiguous_format)
+            try:
+                made = torch.jit.optimize_for_inference(torch.jit.freeze(self.module))
+                if self.channels_last:
+                    _use_channels_last(made.graph)
+            finally:
+                if self.channels_last:
+                    self.module.to(memory_format=torch.channels_last)
         self._replace_module(made)
         return True
 
@@ -128,6 +139,15 @@ def _outputs(returns: Sequence[Any]) -> tuple[Slot, ...] | None:
         Slot((f"OUTPUT__{index}", f"RESULT[{index}]"), type_name=element)
         for index, element in enumerate(elements)
     )
+
+
+def _use_channels_last(graph: Any) -> None:
+    """Convert the weights of convolutions that are constants."""
+    for node in graph.findAllNodes("prim::Constant"):
+        if node.hasAttribute("value") and node.kindOf("value") == "t":
+            tensor = node.t("value")
+            if tensor.dim() == 4:
+                node.t_("value", tensor.contiguous(memory_format=torch.channels_last))
 
 
 def _is_dictionary(kind: Any) -> bool:
