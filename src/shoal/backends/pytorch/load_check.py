@@ -79,7 +79,7 @@ class LoadCheck:
         return difference(self._before, self._results(executor))
 
     def seconds(self, program: Program) -> float:
-        """How long the program takes for a batch like those of a busy server; infinite if it fails."""
+        """How long the program takes for a batch of a busy server; infinite if it fails."""
         inputs = example(self._config, _TIMED_ROWS)
         assert inputs is not None
         executor = self._executor(program)
