@@ -160,6 +160,27 @@ def test_graphs_that_give_other_results_are_not_used(loader, config, gpu, monkey
     assert "it runs without them" in caplog.text
 
 
+def test_a_capture_that_another_thread_spoils_is_repeated(loader, config, gpu, monkeypatch):
+    spoilt = []
+
+    def capture(body, stream, pool):
+        if len(spoilt) < 2:
+            spoilt.append(body)
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture"
+            )
+        return captured(body, stream, pool)
+
+    monkeypatch.setattr(graphs, "_capture", capture)
+    executor = add_sub(loader, config, parameters={"CUDA_GRAPHS": "2"}).executor(ON_GPU)
+    assert executor.has_graphs
+    assert len(spoilt) == 2
+    spoilt[:] = ()
+    monkeypatch.setattr(graphs, "_TRIES", 2)
+    with pytest.raises(ConfigError, match="cannot be captured as a CUDA graph: CUDA error"):
+        add_sub(loader, config, parameters={"CUDA_GRAPHS": "2"}).executor(ON_GPU)
+
+
 def test_a_graph_without_a_batch(loader, config, gpu):
     loaded = add_sub(loader, config, batch=0, parameters={"CUDA_GRAPHS": "true"})
     executor = loaded.executor(ON_GPU)

@@ -9,13 +9,13 @@ outputs to the CPU is a part of the graph. Replays of one instance run one after
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
+from shoal.backends.pytorch.library import undisturbed
 from shoal.backends.pytorch.settings import GraphSpec
 from shoal.backends.pytorch.staging import Block, Form, block_bytes
 
@@ -23,7 +23,7 @@ from shoal.backends.pytorch.staging import Block, Form, block_bytes
 _RUNS_BEFORE_CAPTURE = 4
 # Up to here all rows are copied at once, used or not: that takes less than a copy for each tensor.
 _MOST_COPIED_BYTES = 1 << 20
-_capturing = threading.Lock()  # held while a graph is captured: one at a time in the process
+_TRIES = 3
 
 Call: TypeAlias = Callable[[Mapping[str, torch.Tensor]], dict[str, Any]]
 _Dims: TypeAlias = tuple[tuple[int, ...], ...]  # of the inputs with variable dims
@@ -56,8 +56,7 @@ class CapturedGraph:
         if copies_outputs and block_bytes(results) <= _MOST_COPIED_BYTES:
             self._results = Block(results, device, pinned=pinned)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with _capturing:
-            self.graph = _capture(lambda: self._run(call), stream, pool)
+        self.graph = _captured(lambda: self._run(call), stream, pool)
 
     def _run(self, call: Call) -> None:
         """What is captured."""
@@ -182,6 +181,18 @@ def _tensors(outputs: Mapping[str, Any], device: torch.device) -> dict[str, torc
         if not isinstance(output, torch.Tensor) or output.device != device:
             raise TypeError(f"output '{name}' is not a tensor on the GPU")
     return dict(outputs)
+
+
+def _captured(body: Callable[[], None], stream: Any, pool: Any) -> Any:
+    """A graph; another thread that waits for the whole GPU may spoil the first attempts."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            with undisturbed:
+                return _capture(body, stream, pool)
+        except RuntimeError as error:
+            if not tries_left or "capture" not in str(error):
+                raise
+    raise AssertionError
 
 
 def _capture(body: Callable[[], None], stream: Any, pool: Any) -> Any:

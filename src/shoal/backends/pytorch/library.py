@@ -81,6 +81,9 @@ quiet = _SilencedWarnings()
 # torch.export.load cannot be called twice at once, and models are loaded by several threads.
 exclusive = threading.Lock()
 
+# Held while a CUDA graph is captured, one at a time in the process, or a network is timed.
+undisturbed = threading.Lock()
+
 with quiet:  # it warns once, at the first array that may not be written to; we never write
     torch.from_numpy(np.frombuffer(bytes(4), np.float32))
 
@@ -178,9 +181,12 @@ def has_cuda() -> bool:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has done everything."""
+    """Wait for what this thread has started on a device.
+
+    Waiting for the whole device would spoil CUDA graphs that other threads capture.
+    """
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
 
 
 def clean_message(error: BaseException) -> str:

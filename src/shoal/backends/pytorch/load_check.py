@@ -16,6 +16,7 @@ import numpy as np
 from shoal.backends import graph_config
 from shoal.backends.base import Executor
 from shoal.backends.pytorch.executor import TorchExecutor, input_types
+from shoal.backends.pytorch.library import undisturbed
 from shoal.backends.pytorch.program import Program
 from shoal.backends.pytorch.settings import PyTorchSettings
 from shoal.config.model import ModelConfig
@@ -84,8 +85,9 @@ class LoadCheck:
         assert inputs is not None
         executor = self._executor(program)
         try:
-            executor.seconds(inputs, _RUNS_BEFORE)  # TorchScript adapts its code in the first ones
-            return min(executor.seconds(inputs, _TIMED_RUNS) for _ in range(_TURNS))
+            with undisturbed:
+                executor.seconds(inputs, _RUNS_BEFORE)  # in which TorchScript adapts its code
+                return min(executor.seconds(inputs, _TIMED_RUNS) for _ in range(_TURNS))
         except Exception as error:  # noqa: BLE001 - such a batch may not fit the GPU's memory
             logger.debug("%s: the model could not be timed: %s", self._file, error)
             return math.inf
