@@ -179,8 +179,13 @@ FUNCTIONS += [count, some_bytes, pair, matrix, held]
 
 
 @pytest.fixture(scope="module")
-def running():
-    with running_server(functions=FUNCTIONS) as server:
+def access_log(tmp_path_factory):
+    return tmp_path_factory.mktemp("logs") / "access.log"
+
+
+@pytest.fixture(scope="module")
+def running(access_log):
+    with running_server(functions=FUNCTIONS, access_log=str(access_log)) as server:
         yield server
 
 
@@ -472,6 +477,14 @@ def test_an_exception_is_logged_with_the_request(running, caplog):
     [record, _] = [each for each in caplog.records if "times must not" in each.getMessage()]
     assert "(request id: r-7)" in record.getMessage()
     assert record.exc_info is not None
+
+
+def test_the_access_log_names_the_model(running, access_log):
+    running.get("/users/logged/orders/3")
+    wait_until(lambda: "/users/logged/orders/3" in access_log.read_text())
+    [line] = [each for each in access_log.read_text().splitlines() if "/users/logged" in each]
+    assert '"GET /users/logged/orders/3 HTTP/1.1" 200' in line
+    assert line.endswith('"order"')
 
 
 def test_unknown_paths_and_methods(running):

@@ -233,7 +233,11 @@ class _ConverterMaker:
         self._made[kind] = load
         properties: dict[str, Schema] = {}
         self.definitions[kind.__name__] = {}
-        for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        try:
+            hints = typing.get_type_hints(kind, include_extras=True)
+        except Exception as error:  # noqa: BLE001 - whatever evaluating a type's text leads to
+            raise _unreadable(kind, error) from None
+        for name, hint in hints.items():
             if name in _names(kind):
                 fields[name], properties[name] = self.make(_without_required(hint))
         self.definitions[kind.__name__] = {
@@ -246,7 +250,10 @@ class _ConverterMaker:
         return load, schema
 
     def _pydantic(self, kind: Any) -> tuple[Load, Schema]:
-        described_by: Schema = dict(kind.model_json_schema())
+        try:
+            described_by: Schema = dict(kind.model_json_schema())
+        except Exception as error:  # noqa: BLE001 - Pydantic has several for this
+            raise _unreadable(kind, error) from None
         self.definitions.update(described_by.pop(_DEFINITIONS, {}))
         name = kind.__name__
         if "$ref" not in described_by:  # one that refers to itself is among the definitions
@@ -411,6 +418,12 @@ def _named(annotation: Any) -> str:
     if annotation is types.NoneType:
         return "null"
     return words.get(annotation) or str(getattr(annotation, "__name__", annotation))
+
+
+def _unreadable(kind: Any, error: Exception) -> InvalidArgument:
+    return InvalidArgument(
+        f"the types of {kind.__name__} cannot be read: {type(error).__name__}: {error}"
+    )
 
 
 def _no_json(annotation: Any) -> InvalidArgument:

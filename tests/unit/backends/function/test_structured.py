@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
+import subprocess
+import sys
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,6 +123,17 @@ def test_what_does_not_fit_is_named(annotation, sent, text):
     assert text in caught.value.message
 
 
+def test_types_that_cannot_be_described():
+    @dataclass
+    class Unknown:
+        x: nowhere  # noqa: F821
+
+    with pytest.raises(InvalidArgument, match="the types of Unknown cannot be read: NameError"):
+        JsonConverter(Unknown)
+    with pytest.raises(InvalidArgument, match="the type complex describes neither a tensor nor"):
+        JsonConverter(dict[str, complex])
+
+
 def test_text_that_is_no_json():
     with pytest.raises(InvalidArgument, match="field `f` is not JSON"):
         JsonConverter(dict).decode(b"{", "f")
@@ -220,10 +234,17 @@ def test_pydantic_errors_are_ours(models, sent, text):
     assert text in caught.value.message
 
 
-def test_pydantic_is_not_imported_by_us(models):
-    import subprocess
-    import sys
+def test_pydantic_models_without_a_schema(models):
+    pydantic = pytest.importorskip("pydantic")
 
+    class Odd(pydantic.BaseModel, arbitrary_types_allowed=True):
+        x: threading.Thread
+
+    with pytest.raises(InvalidArgument, match="the types of Odd cannot be read: Pydantic"):
+        JsonConverter(Odd)
+
+
+def test_pydantic_is_not_imported_by_us(models):
     code = (
         "import sys, shoal\n"
         "@shoal.model\n"
