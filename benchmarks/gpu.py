@@ -1,11 +1,12 @@
 """Requests per second of models on a GPU, beside what the network alone can do.
 
-    python -m benchmarks.gpu [--workloads tiny,bert] [--seconds 4] [--name gpu]
+    python -m benchmarks.gpu [--workloads tiny,bert,photos] [--seconds 4] [--name gpu]
 
-Needs PyTorch with CUDA, wrk and, for `bert`, transformers; creates its models itself, with random
-weights. For each workload, `shoal serve` serves its variants and wrk sends the same request over
-many connections, from the same machine. Every response must have status 200; the contents of one
-are compared with the network's own results. With --name the tables are written to
+Needs PyTorch with CUDA, wrk, for `bert` transformers, for `photos` torchvision and a C compiler;
+creates its models itself, with random weights. For each workload, `shoal serve` serves its variants
+and wrk sends the same request over many connections, from the same machine. Every response must
+have status 200; the contents of one are compared with the network's own results. `photos` sends
+different ones and checks every answer; see `gpu_photos`. With --name the tables are written to
 benchmarks/results/, too. `--device cpu --quick` checks this program without a GPU.
 """
 
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu_photos import photos
 from benchmarks.loads import program, wrk
 from benchmarks.machine import describe
 from benchmarks.measures import Load
@@ -405,6 +407,7 @@ WORKLOADS: dict[str, Callable[[argparse.Namespace], list[str]]] = {
     "tiny": tiny,
     "ensemble": ensemble,
     "bert": bert_base,
+    "photos": photos,
 }
 
 
@@ -414,6 +417,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {list(WORKLOADS)}")
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--frontends", default="1", help="numbers of front-end processes")
+    parser.add_argument("--photos", type=int, default=0, help="so many, instead of --seconds")
+    parser.add_argument("--instances", type=int, default=3, help="that classify photos")
+    parser.add_argument("--more", default="", help="added to the config of the classifier")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", default="", help="names of variants, by default all")
     parser.add_argument("--quick", action="store_true", help="one load each, of a second")
