@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from shoal.core.response import ParameterValue
 from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import InvalidArgument, ShoalError
 from shoal.statistics.custom import CustomMetrics
+
+if TYPE_CHECKING:
+    from shoal.tasks.images.plan import PhotoPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,20 @@ class DeviceExecutor(Executor):
         """
 
 
+class PhotoExecutor(Executor):
+    """An instance that also decodes and classifies photos itself; see `shoal.core.photos`."""
+
+    @abstractmethod
+    def classify(
+        self, photos: Sequence[Buffer], frames: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Index (INT32) and score (FP32) of the best labels of each JPEG, the best first.
+
+        `frames` has width, height, EXIF orientation and sampling of each. The first index of a
+        photo without labels is UNREADABLE or NOT_FINITE.
+        """
+
+
 class PendingRequest(Protocol):
     """One request that a RequestExecutor runs, and the way to respond to it.
 
@@ -280,6 +297,10 @@ class LoadedModel(ABC):
     @abstractmethod
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
         """Create an instance at `placement`; raises a ShoalError if that fails."""
+
+    def classify_photos(self, plan: PhotoPlan) -> bool:  # noqa: ARG002 - for subclasses
+        """Make PhotoExecutors from now on, which work by `plan`; false if there are none."""
+        return False
 
     def ready(self) -> bool:
         """Whether the loaded model is ready for requests."""

@@ -20,10 +20,12 @@ from shoal.backends.base import (
     BoundRun,
     DeviceExecutor,
     Executor,
+    PhotoExecutor,
     RequestExecutor,
     RowsRefused,
 )
 from shoal.core.named_frame import named_frame
+from shoal.core.photos import PHOTO, PHOTOS, UNREADABLE, frames_of, labels_layout
 from shoal.core.planned import (
     PlannedRequest,
     PlannedResponses,
@@ -110,6 +112,7 @@ class Execution:
         self._statistics = statistics
         self._assembly = assembly
         self._planned_outputs: dict[RequestTemplate, PlannedOutputs] = {}
+        self._label_layouts: dict[int, ResponseLayout] = {}  # of photos, by the number of labels
         # By executor, template and number of requests; None where an executor cannot bind it.
         self._bound: dict[
             tuple[Executor | RequestExecutor, RequestTemplate | None, int],
@@ -284,6 +287,8 @@ class Execution:
         return responses, (rows, model_ns, elapsed_ns)
 
     def _compute(self, executor: Executor, batch: Sequence[Request], start_ns: int) -> _Computed:
+        if batch[0].batch_key is PHOTOS:
+            return self._compute_photos(executor, batch, start_ns)
         if self._plain:
             template = shared_template(batch)
             if template is not None:
@@ -377,6 +382,32 @@ class Execution:
             responses.append((requests, response))
         moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
         return responses, moments, model_ns
+
+    def _compute_photos(
+        self, executor: Executor, batch: Sequence[Request], start_ns: int
+    ) -> _Computed:
+        """Have an instance decode and classify photos. One that cannot, such as a new one on the
+        CPU, leaves them to those who have sent them."""
+        planned = cast("Sequence[PlannedRequest]", batch)
+        photos = [request.message[PHOTO] for request in planned]
+        frames = frames_of(planned)
+        cpu_ns = thread_cpu_ns()
+        input_end_ns = time.monotonic_ns()
+        if isinstance(executor, PhotoExecutor):
+            indexes, scores = executor.classify(photos, frames)
+        else:
+            indexes = np.full((len(batch), 1), UNREADABLE, np.int32)
+            scores = np.zeros((len(batch), 1), np.float32)
+        output_start_ns = time.monotonic_ns()
+        model_ns = own_ns(output_start_ns - input_end_ns, cpu_ns)
+        labels = indexes.shape[1]
+        layout = self._label_layouts.get(labels)
+        if layout is None:
+            name = self._signature.model_name
+            layout = self._label_layouts[labels] = labels_layout(name, self._version, labels)
+        responses = PlannedResponses(layout, [indexes.tobytes(), scores.tobytes()])
+        moments = Moments(start_ns, input_end_ns, output_start_ns, time.monotonic_ns())
+        return [(batch, responses)], moments, model_ns
 
     def _outputs_of(self, template: RequestTemplate) -> PlannedOutputs:
         # Threads of several instances may do this at once; losing an entry costs time only.

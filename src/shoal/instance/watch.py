@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -24,9 +24,11 @@ from shoal.backends.base import (
     DeviceExecutor,
     Executor,
     PendingRequest,
+    PhotoExecutor,
     RequestExecutor,
 )
 from shoal.core.device_tensor import DeviceTensor, OnDevice
+from shoal.core.tensor import Buffer
 from shoal.instance.execution import ExecutionAbandoned
 from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.timer import Timer, shared_timer
@@ -210,6 +212,22 @@ class WatchedDeviceExecutor(WatchedExecutor, DeviceExecutor):
         return self.watch.call(self._executor.run_on_device, inputs, outputs, keep)
 
 
+class WatchedPhotoExecutor(WatchedDeviceExecutor, PhotoExecutor):
+    """An executor of photos, which need not be one of tensors on a device, watched."""
+
+    _executor: Any
+
+    def classify(
+        self, photos: Sequence[Buffer], frames: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run a batch within the limit."""
+        self._executor.prepare()
+        classified: tuple[np.ndarray, np.ndarray] = self.watch.call(
+            self._executor.classify, photos, frames
+        )
+        return classified
+
+
 class WatchedRequestExecutor(RequestExecutor):
     """An executor of requests, watched."""
 
@@ -272,6 +290,8 @@ def watched(executor: Executor | RequestExecutor, watch: ExecutionWatch) -> AnyW
     """The executor with its calls watched."""
     if isinstance(executor, RequestExecutor):
         return WatchedRequestExecutor(executor, watch)
+    if isinstance(executor, PhotoExecutor):
+        return WatchedPhotoExecutor(executor, watch)
     if isinstance(executor, DeviceExecutor):
         return WatchedDeviceExecutor(executor, watch)
     return WatchedExecutor(executor, watch)

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.cache.caching_scheduler import CachingScheduler
 from shoal.core.interface import FunctionInterface
@@ -18,7 +19,7 @@ from shoal.core.request import DONE, Request
 from shoal.core.signature import Signature
 from shoal.core.tensor import Buffer
 from shoal.core.validate import validate
-from shoal.errors import QueueRejected, ShoalError
+from shoal.errors import QueueRejected, ShoalError, Unavailable
 from shoal.instance.execution_placement import ExecutionPlacement
 from shoal.models.replicas import ModelReplicas
 from shoal.models.spec import ModelSpec
@@ -27,6 +28,9 @@ from shoal.scheduler.batcher import BatcherClosed
 from shoal.scheduler.policy import Reason
 from shoal.statistics.model import FailureReason
 from shoal.tasks.endpoint import TaskEndpoint, open_endpoint
+
+if TYPE_CHECKING:
+    from shoal.tasks.images.plan import PhotoPlan
 
 
 class ServedModel(ABC):
@@ -178,6 +182,25 @@ class ServedModel(ABC):
         refusal = self.refusal()
         if refusal is not None:
             raise refusal.prefixed("[request id: <id_unknown>] ")
+
+    @property
+    def classifies_photos(self) -> bool:
+        """Whether its instances decode and classify photos themselves."""
+        return False
+
+    def offer_photos(self, plan: PhotoPlan) -> bool:  # noqa: ARG002
+        """Whether instances that are made from now on classify photos themselves, by `plan`."""
+        return False
+
+    def accept_photos(self, requests: Sequence[PlannedRequest]) -> None:
+        """Queue or answer requests of a photo template, if it `classifies_photos`."""
+        for request in requests:
+            request.served_by = self
+        taken = self.accept_group(requests)
+        rest = () if taken == len(requests) else self.accept_rest(requests[taken:])
+        for request in rest:
+            request.state = DONE
+            request.fail(Unavailable("model is unloading"))
 
     def run_block(
         self,

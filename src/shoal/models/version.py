@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from shoal.backends.base import (
     Executor,
@@ -41,6 +42,9 @@ from shoal.scheduler.admission import Expectation
 from shoal.scheduler.policy import Reason
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.statistics.model import FailureReason
+
+if TYPE_CHECKING:
+    from shoal.tasks.images.plan import PhotoPlan
 
 
 class Model(ServedModel):
@@ -75,6 +79,8 @@ class Model(ServedModel):
             preserve_ordering=batching is not None and batching.preserve_ordering,
         )
         built = assembly.build(spec.config, self.signature)
+        self._plain = built is None and not self.signature.state_outputs
+        self._classifies_photos = False
         if built is not None and self.signature.padding is not None:
             self.statistics.padded = built.padded
         execution = Execution(
@@ -97,6 +103,7 @@ class Model(ServedModel):
         self._health = build_health(spec)
         if self._health is not None:
             self.statistics.health = self._health.read
+        self._open_task()  # which may ask for instances that classify photos
         self.execution_placement = build_execution_placement(spec, loaded)
         self.statistics.on_loop = self.execution_placement.on_loop
         on_loop = None
@@ -113,7 +120,6 @@ class Model(ServedModel):
         self._on_loop = on_loop
         self.statistics.instances = self._instances.count
         self.statistics.process_restarts = loaded.process_restarts
-        self._open_task()
 
     @classmethod
     def load(cls, spec: ModelSpec, version: int) -> Model:
@@ -191,6 +197,24 @@ class Model(ServedModel):
             Problem(f"model '{self.name}', {text}", self.name, blocks)
             for text in self._health.problems()
         ]
+
+    @property
+    def classifies_photos(self) -> bool:
+        """Whether its instances decode and classify photos themselves."""
+        return self._classifies_photos
+
+    def offer_photos(self, plan: PhotoPlan) -> bool:
+        """See `ServedModel`. Batches of photos are plain rows, and no other reply stands in."""
+        config, signature = self.config, self.signature
+        batching = config.dynamic_batching
+        ordered = batching is not None and batching.preserve_ordering
+        reshaped = signature.has_reshape or signature.outputs[plan.output].reshape is not None
+        wrapped = ordered or self._cache is not None
+        batched = self._plain and self._sequences is None and config.max_batch_size > 0
+        if not batched or reshaped or wrapped or self.decoupled:
+            return False
+        self._classifies_photos = self._loaded.classify_photos(plan)
+        return self._classifies_photos
 
     def accept_group(self, requests: Sequence[PlannedRequest]) -> int:
         """Queue valid requests that arrived at the same moment; see `ServedModel`."""

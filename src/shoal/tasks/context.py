@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
 from shoal.config.model import ModelConfig
 from shoal.core.inbox import LoopInbox, LoopReply
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
@@ -24,6 +25,9 @@ from shoal.statistics.task import TaskStatistics
 from shoal.statistics.trace import CallSpan
 from shoal.tasks.settings import TaskSettings
 from shoal.tasks.workers import ThreadStage, Work, Workers
+
+if TYPE_CHECKING:
+    from shoal.tasks.images.plan import PhotoPlan
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,6 +61,13 @@ class TaskModel(Protocol):
     def accept(self, request: Request) -> None:
         """Accept a request, or raise."""
 
+    def offer_photos(self, plan: PhotoPlan) -> bool:
+        """Whether its instances classify photos themselves, by `plan`. Asked before it serves."""
+
+    def accept_photos(self, requests: Sequence[PlannedRequest]) -> None:
+        """Accept or answer requests of a photo template, if it classifies photos itself; or raise,
+        with none of them accepted."""
+
 
 class TaskContext:
     """The model of a task, and what the task may use. For the loop's thread, once it runs."""
@@ -71,6 +82,8 @@ class TaskContext:
         self.signature = model.signature  # the model's tensors, with the labels of outputs
         self.settings = TaskSettings.of(folder)  # of task.json, if the folder has one
         self._accept = model.accept
+        self.offer_photos = model.offer_photos
+        self.accept_photos = model.accept_photos
         self._workers = workers
         self._statistics = statistics
         self._inbox: LoopInbox | None = None

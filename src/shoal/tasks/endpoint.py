@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.config.model import ModelConfig
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.errors import ConfigError, Unavailable
@@ -204,3 +205,12 @@ class _Unserved:
         """Refuse every request."""
         del request
         raise Unavailable("models do not serve requests while they are only checked")
+
+    def offer_photos(self, plan: object) -> bool:
+        """It classifies nothing."""
+        del plan
+        return False
+
+    def accept_photos(self, requests: Sequence[PlannedRequest]) -> None:
+        """Refuse every request."""
+        self.accept(requests[0])

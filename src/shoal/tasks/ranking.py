@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,20 @@ class Ranking:
         top = min(top, len(scores))
         best = np.argpartition(scores, len(scores) - top)[len(scores) - top :]
         best = best[np.lexsort((best, -scores[best]))]
+        return self.labelled(best.tolist(), scores[best].tolist(), top)
+
+    def labelled(
+        self, indexes: Sequence[int], scores: Sequence[float], top: int
+    ) -> list[dict[str, Any]]:
+        """The first `top` of ranked classes, with their labels."""
+        labels = self.labels
         return [
             {
-                "label": self.labels[index] if self.labels else str(index),
+                "label": labels[index] if labels else str(index),
                 "score": round(score, _DIGITS),
                 "index": index,
             }
-            for index, score in zip(best.tolist(), scores[best].tolist(), strict=True)
+            for index, score in zip(indexes[:top], scores[:top], strict=True)
         ]
 
     def _scores(self, rows: np.ndarray, *, raw: bool) -> np.ndarray:

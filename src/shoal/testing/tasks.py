@@ -10,7 +10,7 @@ made as a server makes it, and its stages run on threads; what is left out is th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,6 +57,15 @@ class ComputedModel:
             return
         tensors = [Tensor.from_array(name, array) for name, array in outputs.items()]
         request.reply.send(Response(self.name, 1, outputs=tensors))
+
+    def offer_photos(self, plan: object) -> bool:
+        """A function takes tensors only."""
+        del plan
+        return False
+
+    def accept_photos(self, requests: Sequence[Request]) -> None:
+        """Never called."""
+        raise NotImplementedError
 
 
 class TaskRunner:

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ from shoal.backends.pytorch.settings import HALF, PyTorchSettings
 from shoal.config.model import ModelConfig
 from shoal.core import dtypes
 from shoal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shoal.tasks.images.plan import PhotoPlan
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class PyTorchModel(LoadedModel):
         )
         if self._settings.inter_op_threads:
             process.use_inter_op_threads(self._settings.inter_op_threads, self._file)
+        self._photo_plan: PhotoPlan | None = None
         self._found = archive.find(config, context.version_folder, self._file)
         self._runners = max(1, len(context.placements))
         self._lock = threading.Lock()  # guards _programs
@@ -85,7 +90,7 @@ class PyTorchModel(LoadedModel):
         self._improvement = Improvement(config, self._settings, self._file)
         self._on_gpus: weakref.WeakSet[CudaExecutor] = weakref.WeakSet()
         self._broken = False
-        placements = context.placements or [Placement("KIND_CPU")]
+        placements = self._placements = context.placements or [Placement("KIND_CPU")]
         devices = [self._device(placement) for placement in placements]
         first = self._open(devices[0])
         try:
@@ -117,6 +122,21 @@ class PyTorchModel(LoadedModel):
         """Whether instances on one device run one program."""
         return self._shared
 
+    def classify_photos(self, plan: PhotoPlan) -> bool:
+        """Make instances that decode and classify photos, if all of them are on GPUs."""
+        # It needs Pillow, which not every server has.
+        from shoal.backends.pytorch.photos.executor import can_classify
+
+        if list(input_types(self._config)) != [plan.input]:
+            return False
+        if not can_classify(
+            [self._device(placement) for placement in self._placements], self._config.name
+        ):
+            return False
+        self._photo_plan = plan
+        self.may_run_on_loop = False  # it waits for the GPU
+        return True
+
     def executor(self, placement: Placement) -> Executor:
         """Make an instance; the first one on a device loads the model there."""
         device = self._device(placement)
@@ -128,7 +148,7 @@ class PyTorchModel(LoadedModel):
                 self._programs[device] = program
         on_gpu = device is not None and device.type == "cuda"
         try:
-            made = (CudaExecutor if on_gpu else TorchExecutor)(
+            made: TorchExecutor = self._executor_type(on_gpu)(
                 program,
                 self._config,
                 self._settings,
@@ -158,6 +178,15 @@ class PyTorchModel(LoadedModel):
         for executor in list(self._on_gpus):
             _add(found, executor.device, executor.own_bytes)
         return {number: size for number, size in found.items() if size}
+
+    def _executor_type(self, on_gpu: bool) -> Any:
+        if not on_gpu:
+            return TorchExecutor
+        if self._photo_plan is None:
+            return CudaExecutor
+        from shoal.backends.pytorch.photos.executor import CudaPhotoExecutor
+
+        return partial(CudaPhotoExecutor, plan=self._photo_plan)
 
     def ready(self) -> bool:
         """False if the GPU has failed and the server must be restarted."""

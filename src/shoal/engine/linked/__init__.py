@@ -9,6 +9,8 @@ Messages of a front end. Numbers are its own, and are never used twice on a link
                                            of a model that was replaced, the model's number
     template   template, request           what the requests of the next groups have in common
     group      template, first number, count, ids, start, contents
+    photos     model, first number, count, start, contents
+                                           for a model that classifies photos itself
     cancel     number                      its client has left
     call       number, method, arguments   one of `EngineService.methods`
     ping                                   asks whether the engine runs, while calls wait

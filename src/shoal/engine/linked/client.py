@@ -236,6 +236,9 @@ class LinkedEngine(Engine):
             request.served_by = model
         connection.infer(request, inputs, key)
 
+    def _infer_photos(self, requests: Sequence[PlannedRequest], key: int) -> None:
+        self._linked().infer_photos(requests, key)
+
     def infer_group(
         self, requests: Sequence[PlannedRequest], model: Any
     ) -> Sequence[PlannedRequest]:
@@ -484,6 +487,7 @@ class LinkedEngine(Engine):
         made = LinkedModel(
             description,
             self._infer_task,
+            self._infer_photos,
             self._workers,
             connection.count_task,
             partial(self.call, "task_files"),

@@ -58,17 +58,26 @@ def engine_silent() -> Unavailable:
 
 
 class _LinkedTemplate:
-    """A template that the engine knows by number, and the layouts of its responses."""
+    """The layouts of responses to requests of a template."""
 
-    __slots__ = ("_forget", "connection", "is_large", "layouts", "number")
+    __slots__ = ("connection", "layouts")
+
+    def __init__(self, connection: EngineConnection) -> None:
+        self.connection = connection
+        self.layouts: dict[int, ResponseLayout] = {}
+
+
+class _NumberedTemplate(_LinkedTemplate):
+    """A template that the engine knows by number."""
+
+    __slots__ = ("_forget", "is_large", "number")
 
     def __init__(
         self, connection: EngineConnection, number: int, is_large: bool, forget: deque[int]
     ) -> None:
-        self.connection = connection
+        super().__init__(connection)
         self.number = number
         self.is_large = is_large  # so that its inputs travel through shared memory
-        self.layouts: dict[int, ResponseLayout] = {}
         self._forget = forget
 
     def __del__(self) -> None:
@@ -182,7 +191,7 @@ class EngineConnection:
         self._check_room()
         template = requests[0].template
         assert template is not None
-        linked: _LinkedTemplate | None = template.linked
+        linked: _NumberedTemplate | None = template.linked
         if linked is None or linked.connection is not self:
             linked = self._register(template)
         if linked.is_large:
@@ -199,8 +208,6 @@ class EngineConnection:
             )
         ids = [request.id for request in requests]
         first, count = self._next_hit, len(requests)
-        self._next_hit = first + count
-        numbers = range(first, first + count)
         self._send(
             "group",
             linked.number,
@@ -210,19 +217,38 @@ class EngineConnection:
             requests[0].start_ns,
             contents,
         )
+        self._await_results(requests)
+
+    def infer_photos(self, requests: Sequence[PlannedRequest], model: int) -> None:
+        """Send photos to the model with that key. On the loop's thread. Raises Unavailable, with
+        none of them sent."""
+        self._check_room()
+        template = requests[0].template
+        assert template is not None
+        if template.linked is None or template.linked.connection is not self:
+            template.linked = _LinkedTemplate(self)
+        contents = self.link.pack_buffers([part for one in requests for part in one.message])
+        start_ns = requests[0].start_ns
+        self._send("photos", model, self._next_hit, len(requests), start_ns, contents)
+        self._await_results(requests)
+
+    def _await_results(self, requests: Sequence[PlannedRequest]) -> None:
+        """Expect the results of requests that were sent with the next numbers."""
+        numbers = range(self._next_hit, self._next_hit + len(requests))
+        self._next_hit = numbers.stop
         self._requests.update(zip(numbers, requests, strict=True))
         cancel = lambda: self._cancel_of(numbers)  # noqa: E731
         for request in requests:
             request.on_cancel = cancel
 
-    def _register(self, template: RequestTemplate) -> _LinkedTemplate:
+    def _register(self, template: RequestTemplate) -> _NumberedTemplate:
         """Tell the engine about a template, and which ones are no longer used."""
         while self._forgotten:
             self._send("forget", self._forgotten.popleft())
         number = next(self._template_numbers)
         self._send("template", number, messages.pack_template(template))
         is_large = max(template.sizes, default=0) > INLINE_BYTES
-        linked = _LinkedTemplate(self, number, is_large, self._forgotten)
+        linked = _NumberedTemplate(self, number, is_large, self._forgotten)
         template.linked = linked
         return linked
 

@@ -63,6 +63,7 @@ class Frontend:
             "template": self._take_template,
             "forget": self._forget_template,
             "group": self._take_group,
+            "photos": self._take_photos,
             "cancel": self._cancel,
             "read": self._take_read,
             "call": self._call,
@@ -257,6 +258,26 @@ class Frontend:
             )
             request.start_ns = start_ns
             self._submit(first + index, request)
+
+    def _take_photos(
+        self, key: int, first: int, count: int, start_ns: int, contents: Sequence[Any]
+    ) -> None:
+        """Have the model with that key classify photos, each with its frame."""
+        self._service.groups.run()  # which arrived before
+        numbers = range(first, first + count)
+        model = self._service.served(key)
+        try:
+            if model is None:
+                raise Unavailable("the model has been unloaded; try again")
+            buffers = self._link.unpack_buffers(contents)
+            template = self._service.groups.photo_template(model)
+            args = (template, model, first, count, None, start_ns, buffers)
+            requests = self._large_requests(*args)
+            self._requests.update(zip(numbers, requests, strict=True))
+            model.accept_photos(requests)
+        except ShoalError as error:
+            for number in numbers:
+                self.respond(number, Response("", -1, "", error=error))
 
     def _cancel(self, number: int) -> None:
         self._service.groups.run()  # it may be one of them

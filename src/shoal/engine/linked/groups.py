@@ -10,10 +10,12 @@ import threading
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from shoal.core import dtypes
+from shoal.core.photos import photo_template
 from shoal.core.planned import (
     PlannedRequest,
     PlannedResponses,
@@ -156,6 +158,7 @@ class Groups:
         self._replies = _Replies()
         self._waiting: dict[RequestTemplate | None, list[Group]] = {}
         self._templates: dict[Any, RequestTemplate] = {}
+        self._photo_templates: WeakKeyDictionary[Any, RequestTemplate] = WeakKeyDictionary()
         self._numbering = threading.Lock()  # guards _layout_numbers
         self._layout_numbers: dict[Any, int] = {}
 
@@ -266,6 +269,14 @@ class Groups:
                 self._templates.clear()
             self._templates[key] = template
         return template
+
+    def photo_template(self, model: Any) -> RequestTemplate:
+        """The template of a model's photos, the same for all front ends."""
+        known = self._photo_templates.get(model)
+        if known is None:
+            known = photo_template(model.name, model.version, self._replies, model)
+            self._photo_templates[model] = known
+        return known
 
     def layout_number(self, layout: ResponseLayout) -> int:
         """The number by which front ends know a layout; the same for equal ones. Any thread."""

@@ -160,6 +160,7 @@ class ModelDescription(NamedTuple):
     outputs: tuple[Plain, ...]
     plan: Plain | None  # for a front end that is to run it itself; see `replicas`
     interface: dict[str, Any] | None  # of a function
+    classifies_photos: bool
 
     @classmethod
     def of(cls, key: int, model: Any, versions: list[int]) -> ModelDescription:
@@ -178,6 +179,7 @@ class ModelDescription(NamedTuple):
             tuple([_packed_spec(spec) for spec in signature.outputs.values()]),
             plan_of(model),
             None if model.interface is None else model.interface.to_plain(),
+            model.classifies_photos,
         )
 
     def read_config(self) -> ModelConfig:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shoal.config.model import ModelConfig
 from shoal.core.interface import FunctionInterface
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.core.signature import Signature
 from shoal.engine.linked.messages import ModelDescription
@@ -27,6 +28,7 @@ class LinkedModel:
         self,
         description: ModelDescription,
         infer: Callable[[Request, LinkedModel], None],
+        infer_photos: Callable[[Sequence[PlannedRequest], int], None],
         workers: Callable[[], Workers],
         count_task: CountTask,
         task_files: Callable[[int], Mapping[str, bytes]],
@@ -51,6 +53,8 @@ class LinkedModel:
         self._closing = threading.Lock()  # the one that closes it waits for the end of its calls
         self._closed = False
         self._infer = infer
+        self._infer_photos = infer_photos
+        self.classifies_photos = description.classifies_photos
         self.task: TaskEndpoint | None = None
         if task_of(self.config):
             with written(task_files(self.key)) as folder:
@@ -66,6 +70,15 @@ class LinkedModel:
     def accept(self, request: Request) -> None:
         """Take over a request of its task, even if another version has replaced this one."""
         self._infer(request, self)
+
+    def offer_photos(self, plan: object) -> bool:
+        """Whether the model classifies photos itself: the engine has made the same plan."""
+        del plan
+        return self.classifies_photos
+
+    def accept_photos(self, requests: Sequence[PlannedRequest]) -> None:
+        """Take over photos of its task, even if another version has replaced this one."""
+        self._infer_photos(requests, self.key)
 
     def close(self) -> None:
         """Serve the calls of its task that have begun, then end that. Blocks."""

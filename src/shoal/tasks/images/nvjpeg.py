@@ -129,13 +129,22 @@ def readable(photo: Photo, data: Buffer) -> bool:
     return end == b"\xff\xd9"
 
 
+def is_allowed(settings: TaskSettings) -> bool:
+    """Whether a GPU may decode photos, by the setting `decoder`. Raises ConfigError."""
+    return _decoder(settings) != "pillow"
+
+
+def _decoder(settings: TaskSettings) -> str:
+    return settings.choice("decoder", "auto", ("auto", "pillow", "nvjpeg"))
+
+
 def choose(settings: TaskSettings, config: ModelConfig) -> NvJpeg | None:
     """The GPU's decoder, depending on the setting `decoder` and the machine; None for Pillow.
 
     `auto` selects it for models on a GPU if torchvision is installed. Raises ConfigError if the
     setting requires it and it is not available.
     """
-    decoder = settings.choice("decoder", "auto", ("auto", "pillow", "nvjpeg"))
+    decoder = _decoder(settings)
     devices = [gpu for group in config.instance_group for gpu in _gpus_of(group)]
     if decoder == "pillow" or (decoder == "auto" and not (devices and _installed())):
         return None

@@ -1,0 +1,243 @@
+"""Classifies batches of photos on one stream of a GPU.
+
+    decode --> pixels --> rows --> the graph for so many: network, scores, labels --> one copy
+
+The graphs are captured when an instance is created. Each belongs to a number of rows; the rows of a
+larger graph that a batch does not fill are computed and ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.backends.pytorch import graphs
+from shoal.backends.pytorch.library import clean_message
+from shoal.backends.pytorch.photos.kernel import PhotoKernel
+from shoal.backends.pytorch.photos.nvjpeg import JpegDecoder, JpegError
+from shoal.backends.pytorch.photos.planes import PLANES, PlaneKernel, lay_out, plane_bytes
+from shoal.core.photos import NOT_FINITE, UNREADABLE
+from shoal.core.tensor import Buffer
+from shoal.tasks.images.gpu_preparation import PIXEL_BYTES, PLACES
+from shoal.tasks.images.plan import MOST_GPU_PIXELS, PhotoPlan
+
+logger = logging.getLogger(__name__)
+
+# Of the photos that are decoded at once; their planes take as much, with some margins.
+_PIXELS_BYTES = MOST_GPU_PIXELS * PIXEL_BYTES
+_PLANES_BYTES = _PIXELS_BYTES * 9 // 8
+_MOST_CLASSES = 0x7FFFFFFF
+_ONE = 0.01  # as `ranking` has it, for the sum of probabilities
+
+Network = Callable[[torch.Tensor], torch.Tensor]  # from rows of the input to those of the output
+
+
+class PhotoPipeline:
+    """The photos of one instance. One thread at a time."""
+
+    def __init__(
+        self,
+        plan: PhotoPlan,
+        network: Network,
+        rows: torch.Tensor,
+        decoder: JpegDecoder,
+        stream: Any,
+    ) -> None:
+        """`rows` is the input of `network` for the largest batch, in the layout and type that it
+        takes; its memory is used. Raises what CUDA raises."""
+        device = rows.device
+        self._plan = plan
+        self._network = network
+        self._rows = rows
+        self._decoder = decoder
+        self._stream = stream
+        # What comes before the network is short, and must not wait for those of other instances.
+        self._first_stream: Any = torch.cuda.Stream(device, priority=-1)
+        self._prepared: Any = torch.cuda.Event()
+        self._done: Any = torch.cuda.Event(blocking=True)
+        self._convert = PlaneKernel()
+        self._kernel = PhotoKernel(plan.prepare, rows.dtype)
+        self._plane_memory = torch.empty(_PLANES_BYTES, dtype=torch.uint8, device=device)
+        self._pixels = torch.empty(_PIXELS_BYTES, dtype=torch.uint8, device=device)
+        self._planes = _Table(PLANES, len(rows), device)
+        self._places = _Table(PLACES, len(rows), device)
+        self._host_labels = torch.zeros(
+            (len(rows), 2 * plan.labels), dtype=torch.int32, pin_memory=True
+        )
+        self._graphs: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._capture()
+
+    @property
+    def nbytes(self) -> int:
+        """Its GPU memory, without what the graphs compute in."""
+        tensors = (self._plane_memory, self._pixels, self._rows)
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def _capture(self) -> None:
+        """Capture the graphs, the largest first; without them, batches run operator by operator."""
+        pool = None
+        for size in reversed(graph_sizes(len(self._rows))):
+            rows = self._rows[:size]
+            try:
+                graph, labels = self._captured(rows, pool)
+            except Exception as error:  # noqa: BLE001 - what a network or CUDA raises
+                logger.warning(
+                    "photos are classified without CUDA graphs, which is slower: %s",
+                    clean_message(error),
+                )
+                self._graphs.clear()
+                return
+            pool = graph.pool()
+            self._graphs[size] = graph, labels
+
+    def _captured(self, rows: torch.Tensor, pool: Any) -> tuple[Any, torch.Tensor]:
+        """The graph for `rows`, and where it writes the labels."""
+        labels: list[torch.Tensor] = []
+
+        def run() -> None:
+            labels[:] = [self._labels(rows)]
+
+        with graphs._capturing:
+            graph = graphs._capture(run, self._stream, pool)
+        return graph, labels[0]
+
+    def close(self) -> None:
+        """Release the decoder."""
+        self._decoder.close()
+
+    def _labels(self, rows: torch.Tensor) -> torch.Tensor:
+        return best_labels(self._network(rows), self._plan.scores, self._plan.labels)
+
+    def classify(
+        self, photos: Sequence[Buffer], frames: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `PhotoExecutor`."""
+        count = len(photos)
+        arrays = [np.frombuffer(photo, np.uint8) for photo in photos]
+        addresses = np.array([a.__array_interface__["data"][0] for a in arrays], np.uint64)
+        sizes = np.array([len(array) for array in arrays], np.uint64)
+        unreadable = np.zeros(count, bool)
+        for start, end in parts(*plane_bytes(frames), _PLANES_BYTES, _PIXELS_BYTES):
+            if start:
+                self._first_stream.synchronize()  # the last part has been read
+            part = slice(start, end)
+            lay_out(frames[part], self._planes.array[part])
+            with torch.cuda.stream(self._first_stream):
+                self._decode(addresses[part], sizes[part], part, unreadable[part])
+                self._prepare(part, frames[part])
+        self._prepared.record(self._first_stream)
+        self._stream.wait_event(self._prepared)
+        labels = self._run(count)
+        self._host_labels[:count].copy_(labels, non_blocking=True)
+        self._done.record(self._stream)
+        self._done.synchronize()
+        found = self._host_labels[:count].numpy()
+        indexes = found[:, : self._plan.labels].copy()
+        indexes[unreadable, 0] = UNREADABLE
+        return indexes, found[:, self._plan.labels :].view(np.float32).copy()
+
+    def _decode(
+        self, addresses: np.ndarray, sizes: np.ndarray, part: slice, unreadable: np.ndarray
+    ) -> None:
+        """Decode photos to their planes, and mark those that are unreadable."""
+        planes, memory = self._planes.array[part], self._plane_memory.data_ptr()
+        try:
+            self._decoder.decode(addresses, sizes, planes, memory, self._first_stream)
+        except JpegError as error:
+            logger.debug("the GPU cannot decode a batch of %d photos: %s", len(sizes), error)
+            for index in range(len(sizes)):  # only the invalid one fails
+                one = slice(index, index + 1)
+                try:
+                    self._decoder.decode(
+                        addresses[one], sizes[one], planes[one], memory, self._first_stream
+                    )
+                except JpegError:
+                    unreadable[index] = True
+
+    def _prepare(self, part: slice, frames: np.ndarray) -> None:
+        """Fill the rows of a part."""
+        planes = self._planes.array[part]
+        self._plan.prepare.place(frames, planes["pixels"], self._places.array[part])
+        size = planes["width"].max(), planes["height"].max()
+        stream = self._first_stream
+        self._convert(self._plane_memory, self._planes.upload(part), self._pixels, size, stream)
+        places = self._places.upload(part)
+        self._kernel(self._pixels, places, self._rows[part], len(frames), stream)
+
+    def _run(self, count: int) -> torch.Tensor:
+        """Start the network; the labels of each photo, on the GPU."""
+        size = next((size for size in sorted(self._graphs) if size >= count), None)
+        if size is None:
+            return self._labels(self._rows[:count])
+        graph, labels = self._graphs[size]
+        graph.replay()
+        return labels[:count]
+
+
+def best_labels(output: torch.Tensor, scores: str, labels: int) -> torch.Tensor:
+    """Index and score (as bits) of the best classes of each row, in one INT32 tensor.
+
+    As `Ranking` does on the CPU; the first index is NOT_FINITE where a score is not finite.
+    """
+    rows = output.reshape(len(output), -1)
+    as_they_are = scores == "as-is" or (scores == "auto" and not rows.is_floating_point())
+    rows = rows.float()
+    values = rows
+    if not as_they_are:
+        values = torch.sigmoid(rows) if scores == "sigmoid" else torch.softmax(rows, 1)
+        if scores == "auto":
+            total = rows.sum(1, keepdim=True)
+            probable = (rows >= 0).all(1, keepdim=True) & ((total - 1).abs() < _ONE)
+            values = torch.where(probable, rows, values)
+    # Numbers in the order of the scores, which end with the class: of equal scores the first class
+    # is the best, as on the CPU. In half precision many are equal.
+    bits = values.contiguous().view(torch.int32)
+    order = (bits ^ ((bits >> 31) & _MOST_CLASSES)).long() << 32
+    classes = _MOST_CLASSES - torch.arange(values.shape[1], device=values.device)
+    indexes = _MOST_CLASSES - (torch.topk(order | classes, labels).values & 0xFFFFFFFF)
+    best = torch.gather(values, 1, indexes)
+    finite = torch.isfinite(rows).all(1, keepdim=True)
+    return torch.cat((torch.where(finite, indexes, NOT_FINITE).int(), best.view(torch.int32)), 1)
+
+
+def graph_sizes(most: int) -> list[int]:
+    """The numbers of rows to capture graphs for: powers of two, and three quarters of them."""
+    powers = [1 << exponent for exponent in range(most.bit_length())]
+    between = [3 * power // 4 for power in powers if power >= 16]
+    return sorted({size for size in (*powers, *between, most) if size <= most})
+
+
+def parts(
+    planes: np.ndarray, pixels: np.ndarray, most_planes: int, most_pixels: int
+) -> list[tuple[int, int]]:
+    """Divide photos, in their order, so that the planes and pixels of each part fit into the memory
+    for them; those of one photo do."""
+    found: list[tuple[int, int]] = []
+    start, used_planes, used_pixels = 0, 0, 0
+    for index, (own_planes, own_pixels) in enumerate(
+        zip(planes.tolist(), pixels.tolist(), strict=True)
+    ):
+        used_planes, used_pixels = used_planes + own_planes, used_pixels + own_pixels
+        if (used_planes > most_planes or used_pixels > most_pixels) and index > start:
+            found.append((start, index))
+            start, used_planes, used_pixels = index, own_planes, own_pixels
+    found.append((start, len(planes)))
+    return found
+
+
+class _Table:
+    """One entry for each photo, in the CPU's memory and in the GPU's."""
+
+    def __init__(self, dtype: np.dtype, rows: int, device: torch.device) -> None:
+        shape = (rows, dtype.itemsize)
+        self._host = torch.zeros(shape, dtype=torch.uint8, pin_memory=True)
+        self._device = torch.zeros(shape, dtype=torch.uint8, device=device)
+        self.array: np.ndarray = self._host.numpy().view(dtype)[:, 0]
+
+    def upload(self, part: slice) -> torch.Tensor:
+        """Start to copy some entries to the GPU, on the current stream; returns them there."""
+        return self._device[part].copy_(self._host[part], non_blocking=True)
