@@ -6,11 +6,12 @@ import os
 import signal
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from shoal.backends.base import LoadContext, Placement
+from shoal.backends.base import LoadContext, PhotoExecutor, Placement
 from shoal.backends.function.backend import FunctionBackend
 from shoal.backends.identity import IdentityBackend
 from shoal.backends.isolation.backend import IsolatedBackend
@@ -19,6 +20,7 @@ from shoal.backends.registry import get
 from shoal.config import pbtxt
 from shoal.config.model import ModelConfig
 from shoal.config.normalise import normalise
+from shoal.core import dtypes
 from shoal.core.tensor import Tensor
 from shoal.errors import ConfigError, ProcessEnded, ShoalError, Unavailable
 from shoal.instance.execution import Execution
@@ -26,11 +28,19 @@ from shoal.link.supervisor import ProcessState
 from shoal.models.spec import build_signature
 from shoal.statistics.custom import CustomMetrics
 from shoal.statistics.model import ModelStatistics
+from shoal.tasks.images.gpu_preparation import GpuPreparation
+from shoal.tasks.images.jpeg import read_frame
+from shoal.tasks.images.plan import PhotoPlan
+from shoal.tasks.images.preparation import ImagePreparation
+from shoal.tasks.settings import TaskSettings
 from shoal.testing.backends import BackendRunner
 from shoal.testing.server import wait_until
 from tests.support import onnx_models
 from tests.support.counting_backend import CountingBackend
 from tests.support.fakes import WAIT_SECS, make_request
+from tests.support.photo_backend import FAILING, PhotoBackend
+from tests.support.photos import ON_GPU, encode, photo
+from tests.support.pid_backend import ALONE, CRASH, TOGETHER, PidBackend
 
 HERE = Placement("KIND_CPU", 0, "m_0_0")
 FUNCTION = """
@@ -516,6 +526,86 @@ def test_metrics_and_counters_reach_the_server(tmp_path):
     assert handle.value() == 8
     expected = {"runs": 4, "sizes": [{"batch_size": 1, "count": 4}]}
     wait_until(lambda: loaded.counters() == {"counted": expected}, "the counters are sent")
+    for executor in executors:
+        executor.close()
+    loaded.close()
+
+
+# ---- instances on GPUs: a process for each GPU of a group
+
+
+@pytest.fixture(scope="module")
+def on_gpus(tmp_path_factory):
+    """A model with two instances on GPU 0 and one on GPU 1, and these."""
+    folder = tmp_path_factory.mktemp("m")
+    placements = [Placement("KIND_GPU", device, f"m_0_{i}") for i, device in enumerate((0, 0, 1))]
+    loaded = IsolatedBackend(PidBackend()).load(
+        LoadContext(folder, folder, 1, ModelConfig(name="m"), placements)
+    )
+    executors = [loaded.executor(placement) for placement in placements]
+    yield loaded, executors
+    for executor in executors:
+        executor.close()
+    loaded.close()
+
+
+def where(executor, kind=ALONE):
+    (found,) = executor.run({"kind": np.array([kind])}, ["y"])
+    return found.tolist()
+
+
+def both_at_once(executors):
+    """What two batches say that are executed at the same time."""
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(lambda one: where(one, TOGETHER), executors))
+
+
+def test_instances_of_a_gpu_share_a_process(on_gpus):
+    loaded, executors = on_gpus
+    pids = [where(executor)[0] for executor in executors]
+    assert pids[0] == pids[1] != pids[2]
+    first, second = both_at_once(executors[:2])
+    assert first[0] == second[0] == pids[0]
+    assert first[1] != second[1]  # each on its own instance
+    another = loaded.executor(Placement("KIND_GPU", 0, "m_0_3"))
+    assert where(another)[0] == pids[0]
+    another.close()
+    assert [pid for pid, _ in both_at_once(executors[:2])] == pids[:2]
+
+
+def test_all_instances_of_a_gpu_are_restarted(on_gpus):
+    _, (first, second, _) = on_gpus
+    pid, _ = where(first)
+    with pytest.raises(ProcessEnded):
+        where(first, CRASH)
+    assert where(second)[0] != pid  # on the other GPU, or on a new process
+    wait_until(lambda: first._supervisor.process is not None, "it is restarted")
+    restarted = both_at_once([first, second])
+    assert restarted[0][0] == restarted[1][0] != pid
+    assert {number for _, number in restarted} == {1, 2}
+
+
+def test_photos_in_processes(tmp_path):
+    """The bytes go to the process, labels come back; an error is that of the backend."""
+    config = ModelConfig(name="m", max_batch_size=4)
+    placements = [Placement("KIND_GPU", 0, f"m_0_{index}") for index in range(2)]
+    loaded = IsolatedBackend(PhotoBackend()).load(
+        LoadContext(tmp_path, tmp_path, 1, config, placements)
+    )
+    prepare = ImagePreparation.of(TaskSettings({"scale": 1}, tmp_path), (3, 48, 48), dtypes.FP32)
+    gpu = GpuPreparation.of(prepare)
+    assert gpu is not None
+    assert loaded.classify_photos(PhotoPlan("image", "scores", gpu, "as-is", 3))
+    executors = [loaded.executor(placement) for placement in placements]
+    sent = [ON_GPU["4:2:0"], ON_GPU["turned"], ON_GPU["large"]]
+    frames = np.array([read_frame(data) for data in sent], np.uint16)
+    for executor in executors:
+        assert isinstance(executor, PhotoExecutor)
+        indexes, scores = executor.classify(sent, frames)
+        assert indexes[:, 0].tolist() == [0, 1, 2]
+        assert scores.shape == indexes.shape == (3, 3)
+    with pytest.raises(ShoalError, match="on fire"):
+        executors[0].classify([encode(photo(), comment=FAILING)], frames[:1])
     for executor in executors:
         executor.close()
     loaded.close()

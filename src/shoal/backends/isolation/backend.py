@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shoal.backends.base import (
     Backend,
@@ -21,6 +21,7 @@ from shoal.backends.base import (
 from shoal.backends.isolation.executors import (
     DirectTensorExecutor,
     IsolatedExecutor,
+    IsolatedPhotoExecutor,
     IsolatedRequestExecutor,
 )
 from shoal.backends.isolation.process import CHILD, IsolatedProcess
@@ -33,6 +34,9 @@ from shoal.link import failure
 from shoal.link.process import ChildProcess
 from shoal.link.supervisor import Supervisor
 from shoal.statistics.footprint import resident_bytes
+
+if TYPE_CHECKING:
+    from shoal.tasks.images.plan import PhotoPlan
 
 PARAMETER, NONE, PROCESS = "isolation", "none", "process"
 WarmUp: TypeAlias = Callable[[Executor | RequestExecutor], None]
@@ -101,7 +105,8 @@ class IsolatedBackend(Backend):
 
 
 class _Instances:
-    """A supervised process, and its instances: several, where the model is reentrant."""
+    """A supervised process, and its instances: several, where the model is reentrant, or those of
+    a group that have the same GPU."""
 
     def __init__(self, placement: Placement, supervisor: Supervisor[IsolatedProcess]) -> None:
         self.placement = placement
@@ -111,7 +116,8 @@ class _Instances:
 
 
 class IsolatedModel(LoadedModel):
-    """One version of a model. Each instance has a process, in which the model is loaded."""
+    """One version of a model. Each instance has a process, in which the model is loaded; on a GPU,
+    those of a group share one, so that they share the weights, too."""
 
     def __init__(self, backend: Backend, context: LoadContext) -> None:
         self._backend = backend
@@ -119,6 +125,7 @@ class IsolatedModel(LoadedModel):
         self._lock = threading.Lock()  # guards what follows
         self._instances: list[_Instances] = []
         self._closed_restarts = 0
+        self._photo_plan: PhotoPlan | None = None
         first = next(iter(context.placements), Placement("KIND_CPU"))
         self._spare: IsolatedProcess | None = IsolatedProcess(backend, context, first)
         self._one_process = self._spare.reentrant
@@ -128,24 +135,49 @@ class IsolatedModel(LoadedModel):
     def executor(self, placement: Placement) -> Executor | RequestExecutor:
         """Start the process of an instance; after a crash it is restarted."""
         with self._lock:
-            found = next(iter(self._instances), None) if self._one_process else None
+            found = next((one for one in self._instances if self._is_home(one, placement)), None)
             if found is not None:
                 found.count += 1
+        shared = found is not None
         if found is None:
             found = self._start(placement)
         name, supervisor = self._context.config.name, found.supervisor
         process = supervisor.running()
-        if process is None:
+        try:
+            if process is None:
+                ending = supervisor.last_ending
+                raise Internal(f"the process of model '{name}' ended: {ending}")
+            if shared and not self._one_process:
+                process.make_instance()
+        except BaseException:
             self._closed(supervisor)
-            raise Internal(f"the process of model '{name}' ended: {supervisor.last_ending}")
+            raise
+        release = (name, supervisor, self._closed, lambda: found.count > 1)
         made: IsolatedExecutor | IsolatedRequestExecutor
         if process.takes_requests:
-            made = IsolatedRequestExecutor(name, supervisor, self._closed)
+            made = IsolatedRequestExecutor(*release)
             made.answers_later = process.answers_later
+        elif self._photo_plan is not None:
+            made = IsolatedPhotoExecutor(*release)
         else:
-            made = IsolatedExecutor(name, supervisor, self._closed)
+            made = IsolatedExecutor(*release)
         found.warm_up = lambda: made.warm_up
         return made
+
+    def classify_photos(self, plan: PhotoPlan) -> bool:
+        """See `LoadedModel`."""
+        if self._spare is None or not self._spare.classify_photos(plan):
+            return False
+        self._photo_plan = plan
+        return True
+
+    def _is_home(self, instances: _Instances, placement: Placement) -> bool:
+        """Whether an instance belongs into the process of others. The lock is held."""
+        if self._one_process:
+            return True
+        process = instances.supervisor.process
+        takes_requests = process is None or process.takes_requests
+        return _home(instances.placement) == _home(placement) is not None and not takes_requests
 
     def _start(self, placement: Placement) -> _Instances:
         """A process with an instance."""
@@ -155,7 +187,10 @@ class IsolatedModel(LoadedModel):
             process = self._take_spare(placement)
             if process is None:
                 process = IsolatedProcess(self._backend, self._context, placement)
-            process.make_instance()
+                if self._photo_plan is not None:
+                    process.classify_photos(self._photo_plan)
+            for _ in range(1 if self._one_process else max(1, instances.count)):
+                process.make_instance()
             warm_up = instances.warm_up()
             if warm_up is not None:  # it is a restart
                 direct = DirectExecutor if process.takes_requests else DirectTensorExecutor
@@ -183,12 +218,13 @@ class IsolatedModel(LoadedModel):
         return None
 
     def _stand_in(self, placement: Placement) -> IsolatedProcess | None:
-        """The process of another instance on the same device."""
+        """The process of another instance on the same device, else on another one of its kind."""
         with self._lock:
-            others = list(self._instances)
+            others = [each for each in self._instances if each.placement.kind == placement.kind]
+        others.sort(key=lambda each: each.placement.device_id != placement.device_id)
         for each in others:
             process = each.supervisor.process
-            if process is not None and _device(each.placement) == _device(placement):
+            if process is not None:
                 return process
         return None
 
@@ -242,6 +278,13 @@ class IsolatedModel(LoadedModel):
 
 def _device(placement: Placement) -> tuple[str, int]:
     return placement.kind, placement.device_id
+
+
+def _home(placement: Placement) -> tuple[str, int] | None:
+    """The group and the GPU of an instance on one: such instances are alike."""
+    if placement.kind != "KIND_GPU":
+        return None
+    return placement.name.rpartition("_")[0], placement.device_id
 
 
 def _sum(first: Any, second: Any) -> Any:

@@ -1,10 +1,11 @@
-"""The model's side of the link: a process with one model of any backend, and one instance of it.
+"""The model's side of the link: a process with one model of any backend, and instances of it.
 
     complete --> completed --> end
     load --> started --> instance --> started --> (run | execute | cancel)* --> stop --> end
 
 The main thread loads the model and runs it. While it is idle it also reads the link. For executors
-that take requests another thread reads, so that a cancellation arrives during an execution.
+that take requests another thread reads, so that a cancellation arrives during an execution. Several
+executors, which take tensors or photos, have as many threads; any of them takes any batch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import faulthandler
 import json
 import logging
 import pickle
+import queue
 import sys
 import threading
 import time
@@ -22,11 +24,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import numpy as np
+
 from shoal.backends.base import Backend, Executor, LoadContext, LoadedModel, RequestExecutor
 from shoal.backends.isolation.metrics import RemoteMetrics
 from shoal.backends.request_entry import Entry, request_of
 from shoal.config import codec
 from shoal.core.named_frame import named_frame
+from shoal.core.photos import unpacked_frames
 from shoal.core.request import Request
 from shoal.core.response import ParameterValue
 from shoal.core.tensor import Tensor
@@ -84,7 +89,9 @@ class _Child:
         self._name = ""
         self._version = 0
         self._decoupled = False
-        self._executor: Executor | RequestExecutor
+        self._executor: Executor | RequestExecutor  # the last one that was made
+        self._count = 0
+        self._idle: queue.SimpleQueue[Executor | RequestExecutor] = queue.SimpleQueue()
         self._model: LoadedModel
         self._counts = False  # whether the model has counters
         self._worked = threading.Event()  # since the counters were sent
@@ -93,8 +100,11 @@ class _Child:
         handlers: dict[str, Callable[..., None]] = {
             "complete": lambda *body: self._work.put((self._complete, body)),
             "load": lambda *body: self._work.put((self._load, body)),
+            "classify_photos": lambda *body: self._work.put((self._classify_photos, body)),
             "instance": lambda *body: self._work.put((self._make_instance, body)),
+            "close_instance": lambda: self._work.put((self._close_instance, ())),
             "run": lambda *body: self._work.put((self._run, body)),
+            "classify": lambda *body: self._work.put((self._classify, body)),
             "execute": self._on_execute,
             "cancel": self._on_cancel,
             "read": self._on_read,
@@ -107,7 +117,8 @@ class _Child:
         """Work until the server needs the process no more."""
         while self._serving:
             function, body = self._work.next()
-            if self._threads is not None and function in (self._run, self._execute):
+            batches = (self._run, self._classify, self._execute)
+            if self._threads is not None and function in batches:
                 self._threads.submit(function, *body)
             else:
                 function(*body)
@@ -156,12 +167,23 @@ class _Child:
         plain = None if interface is None else interface.to_plain()
         self._link.send("started", axes, self._model.reentrant, plain)
 
+    def _classify_photos(self, content: bytes) -> None:
+        try:
+            plan = pickle.loads(content)  # noqa: S301  # nosec B301
+            self._link.send("started", self._model.classify_photos(plan))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it becomes the reason
+            self._fail(error)
+
     def _make_instance(self, content: bytes) -> None:
         try:
             self._executor = self._model.executor(pickle.loads(content))  # noqa: S301  # nosec B301
         except Exception as error:  # noqa: BLE001 - whatever it is, it becomes the reason
             self._fail(error)
             return
+        self._count += 1
+        self._idle.put(self._executor)
+        if self._count > 1 and self._threads is None:
+            self._threads = ThreadPoolExecutor(_MOST_THREADS, "shoal-instance")
         # If native code crashes, the traceback has a line with the model's name.
         running = f"model '{self._name}' version {self._version} was running"
         self._run = named_frame(_Child._run, running).__get__(self)  # type: ignore[method-assign]
@@ -183,21 +205,45 @@ class _Child:
     def _run(
         self, number: int, names: list[str], packed: list[Any], outputs: Sequence[str]
     ) -> None:
-        assert isinstance(self._executor, Executor)
+        # No reference to an input is kept: the answer reports their memory as unused.
+        self._answer(
+            number,
+            lambda executor: executor.run(
+                dict(zip(names, self._link.unpack_arrays(packed), strict=True)), outputs
+            ),
+        )
+
+    def _classify(self, number: int, packed: list[Any], frames: bytes) -> None:
+        """As `_run`, for photos."""
+        self._answer(
+            number,
+            lambda executor: executor.classify(
+                self._link.unpack_buffers(packed), unpacked_frames(frames)
+            ),
+        )
+
+    def _answer(self, number: int, run: Callable[[Any], Sequence[np.ndarray]]) -> None:
+        """Run a batch on an executor that is idle, or on the one that is reentrant."""
         results: list[Any] = []
         error = None
+        executor = self._executor if self._model.reentrant else self._idle.get()
         try:
-            # No reference to an input is kept: the answer reports their memory as unused.
-            results = self._link.pack_arrays(
-                self._executor.run(
-                    dict(zip(names, self._link.unpack_arrays(packed), strict=True)), outputs
-                )
-            )
+            results = self._link.pack_arrays(run(executor))
         except BaseException as raised:  # noqa: BLE001 - a model's sys.exit() is an error, too
             error = self._described(raised)
+        if not self._model.reentrant:
+            self._idle.put(executor)
         self._link.send("done", number, results, error)
         if self._counts:
             self._worked.set()
+
+    def _close_instance(self) -> None:
+        """Close one of several, as soon as it is idle."""
+        self._count -= 1
+        try:
+            self._idle.get().close()
+        except Exception:  # there are others
+            logger.exception("closing an instance of model '%s' failed", self._name)
 
     def _described(self, raised: BaseException) -> failure.PackedError:
         """The error for the server; the traceback of an unexpected one goes to the log."""
@@ -280,7 +326,8 @@ class _Child:
     def _stop(self) -> None:
         self._serving = False
         try:
-            self._executor.close()
+            for _ in range(self._count):
+                self._idle.get().close()
             self._model.close()
         except Exception:  # it ends all the same
             logger.exception("closing model '%s' failed", self._name)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from shoal.backends.base import Executor, PendingRequest, RequestExecutor
+from shoal.backends.base import Executor, PendingRequest, PhotoExecutor, RequestExecutor
 from shoal.backends.isolation.process import IsolatedProcess
+from shoal.core.tensor import Buffer
 from shoal.errors import Unavailable
 from shoal.link.supervisor import Supervisor
 
@@ -25,11 +26,14 @@ class _Instance:
         model_name: str,
         supervisor: Supervisor[IsolatedProcess],
         release: Callable[[Supervisor[IsolatedProcess]], bool],
+        shares: Callable[[], bool],
     ) -> None:
-        """`release` is called at the end; it returns whether no other instance has the process."""
+        """`release` is called at the end; it returns whether no other instance has the process.
+        `shares` tells whether others have it now."""
         self._model_name = model_name
         self._supervisor = supervisor
         self._release = release
+        self._shares = shares
         self._in_use: IsolatedProcess | None = None  # while an execution runs
 
     def _running(self) -> IsolatedProcess:
@@ -51,7 +55,7 @@ class _Instance:
         """Kill the process that runs the execution of now; the supervisor restarts it. False if
         other instances run in the same process."""
         process = self._in_use
-        if process is None or process.reentrant:
+        if process is None or process.reentrant or self._shares():
             return False
         process.kill_because(reason)
         process.wait_gone(_KILL_SECS)  # the next batch must not go to it
@@ -63,6 +67,10 @@ class _Instance:
             process = self._supervisor.close()
             if process is not None:
                 process.stop(_LAST_ANSWERS_SECS)
+            return
+        process = self._supervisor.process
+        if process is not None and not process.reentrant:
+            process.close_instance()
 
 
 class IsolatedExecutor(_Instance, Executor):
@@ -73,6 +81,20 @@ class IsolatedExecutor(_Instance, Executor):
         self._in_use = process = self._running()
         try:
             return process.run(inputs, outputs)
+        finally:
+            self._in_use = None
+
+
+class IsolatedPhotoExecutor(IsolatedExecutor, PhotoExecutor):
+    """An instance that takes tensors and photos."""
+
+    def classify(
+        self, photos: Sequence[Buffer], frames: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Classify the batch in the process; ProcessEnded if that ends meanwhile."""
+        self._in_use = process = self._running()
+        try:
+            return process.classify(photos, frames)
         finally:
             self._in_use = None
 

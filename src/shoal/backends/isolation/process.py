@@ -8,7 +8,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,17 +18,21 @@ from shoal.backends.model_process import ModelProcess
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.interface import FunctionInterface
 from shoal.core.request import Request
+from shoal.core.tensor import Buffer
 from shoal.errors import ProcessEnded, ShoalError, Unavailable
 from shoal.link import failure
 from shoal.link.channel import ChannelClosed
 from shoal.link.process import ChildProcess
 from shoal.link.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    from shoal.tasks.images.plan import PhotoPlan
+
 CHILD = "shoal.backends.isolation.child"
 
 
 class IsolatedProcess(ModelProcess):
-    """A process that has loaded a model, and may have one instance of it."""
+    """A process that has loaded a model, and may have instances of it."""
 
     def __init__(self, backend: Backend, context: LoadContext, placement: Placement) -> None:
         """Start the process and load the model there; it gets its share of the cores.
@@ -86,19 +90,43 @@ class IsolatedProcess(ModelProcess):
 
             request.on_read = read
 
+    def classify_photos(self, plan: PhotoPlan) -> bool:
+        """Have its instances classify photos; see `LoadedModel`. Before the first of them."""
+        self._tell("classify_photos", pickle.dumps(plan))
+        (classifies,) = self._wait_started(failure.unpack)
+        return bool(classifies)
+
     def make_instance(self) -> None:
-        """Create its instance. Raises what the backend raises, or Internal if the process ends."""
+        """Create an instance. Raises what the backend raises, or Internal if the process ends."""
         self._tell("instance", pickle.dumps(self.placement))
         self.takes_requests, self.answers_later = self._wait_started(failure.unpack)
+
+    def close_instance(self) -> None:
+        """Close one of several instances, which has no batch."""
+        self._tell("close_instance")
 
     def run(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
         """Run a batch; see `Executor.run`. The arrays are in shared memory."""
         if self._gone:
             raise self._lost()
-        number = next(self._numbers)
         packed = self._link.pack_arrays(inputs.values())
+        return self._ask("run", list(inputs), packed, list(outputs))
+
+    def classify(
+        self, photos: Sequence[Buffer], frames: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Classify photos; see `PhotoExecutor`."""
+        if self._gone:
+            raise self._lost()
+        packed = self._link.pack_buffers(photos)
+        indexes, scores = self._ask("classify", packed, frames.tobytes())
+        return indexes, scores
+
+    def _ask(self, kind: str, *body: Any) -> list[np.ndarray]:
+        """Have it run a batch, and wait for the results."""
+        number = next(self._numbers)
         try:  # noqa: SIM105 - quicker
-            self._link.send("run", number, list(inputs), packed, list(outputs))
+            self._link.send(kind, number, *body)
         except ChannelClosed:
             pass  # then there is no answer
         outcome = self._wait_for(number)
