@@ -11,6 +11,7 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 
 from shoal.backends.pytorch.photos import kernel  # noqa: E402 - after the check for torch
+from shoal.backends.pytorch.photos.nvjpeg import NvJpeg  # noqa: E402
 from shoal.backends.pytorch.photos.pipeline import best_labels, graph_sizes, parts  # noqa: E402
 from shoal.backends.pytorch.photos.planes import PLANES, lay_out, plane_bytes  # noqa: E402
 from shoal.core.photos import NOT_FINITE  # noqa: E402
@@ -123,3 +124,12 @@ def test_the_kernel_is_made_for_its_model():
     for line in ("WIDTH 160", "HEIGHT 224", "ANTIALIAS 0", "SUPPORT 2.f", "RED 2", "BLUE 0"):
         assert f"#define {line}\n" in text
     assert "#define FACTOR_RED (3.000000000e+00f)" in text  # red is the last channel of the row
+
+
+def test_without_the_library(monkeypatch):
+    def fail(path):
+        raise OSError(f"{path}: cannot open shared object file")
+
+    monkeypatch.setattr("ctypes.CDLL", fail)
+    with pytest.raises(OSError, match=r"nvJPEG is not installed \(.*; install the wheel"):
+        NvJpeg(torch.device("cuda", 0))
