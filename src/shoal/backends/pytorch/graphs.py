@@ -56,7 +56,7 @@ class CapturedGraph:
         if copies_outputs and block_bytes(results) <= _MOST_COPIED_BYTES:
             self._results = Block(results, device, pinned=pinned)
         stream.wait_stream(torch.cuda.current_stream(device))
-        self.graph = _captured(lambda: self._run(call), stream, pool)
+        self.graph = captured(lambda: self._run(call), stream, pool)
 
     def _run(self, call: Call) -> None:
         """What is captured."""
@@ -183,7 +183,7 @@ def _tensors(outputs: Mapping[str, Any], device: torch.device) -> dict[str, torc
     return dict(outputs)
 
 
-def _captured(body: Callable[[], None], stream: Any, pool: Any) -> Any:
+def captured(body: Callable[[], None], stream: Any, pool: Any) -> Any:
     """A graph; another thread that waits for the whole GPU may spoil the first attempts."""
     for tries_left in reversed(range(_TRIES)):
         try:

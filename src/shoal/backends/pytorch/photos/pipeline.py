@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.backends.pytorch import graphs
+from shoal.backends.pytorch.graphs import captured
 from shoal.backends.pytorch.library import clean_message
 from shoal.backends.pytorch.photos.kernel import PhotoKernel
 from shoal.backends.pytorch.photos.nvjpeg import JpegDecoder, JpegError
@@ -101,8 +101,7 @@ class PhotoPipeline:
         def run() -> None:
             labels[:] = [self._labels(rows)]
 
-        with graphs._capturing:
-            graph = graphs._capture(run, self._stream, pool)
+        graph = captured(run, self._stream, pool)
         return graph, labels[0]
 
     def close(self) -> None:
