@@ -48,7 +48,7 @@ from shoal.repository.repository import RepositorySettings
 from shoal.statistics.custom import COUNTER, GAUGE, CustomFamily, CustomMetrics
 from shoal.statistics.machine import MachineReading
 from shoal.statistics.metrics_settings import MetricsSettings
-from shoal.storage.address import is_address
+from shoal.storage.address import is_address, parse
 from shoal.storage.mirrors import Mirrors, StorageSettings
 from shoal.storage.progress import SizeCallback
 from shoal.storage.source import Source
@@ -377,6 +377,7 @@ def console(
     return ConsoleState(
         engine,
         model_control_mode=options.model_control_mode,
+        addresses=[str(parse(text)) for text in options.model_repository if is_address(text)],
         cpu=options.allow_cpu_metrics,
         gpu=options.allow_gpu_metrics,
         machine=machine,

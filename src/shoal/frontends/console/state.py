@@ -48,17 +48,20 @@ class ConsoleState:
         engine: LocalEngine,
         *,
         model_control_mode: str = "none",
+        addresses: Sequence[str] = (),
         cpu: bool = True,
         gpu: bool = True,
         errors: RecentErrors = recent_errors,
         machine: Callable[[], MachineReading] | None = None,
         started_ms: int = 0,
     ) -> None:
-        """With `cpu` and `gpu` false their figures are left out (--allow-…-metrics). `machine`
-        reads the figures of all processes, where there are several; `started_ms` is when the
-        server was started, by default now."""
+        """`addresses` are those of remote repositories, without secrets. With `cpu` and `gpu` false
+        their figures are left out (--allow-…-metrics). `machine` reads the figures of all
+        processes, where there are several; `started_ms` is when the server was started, by default
+        now."""
         self._engine = engine
         self._control_mode = model_control_mode
+        self._addresses = list(addresses)
         self._cpu = cpu
         self._gpu = gpu
         self._errors = errors
@@ -86,6 +89,7 @@ class ConsoleState:
                 ],
                 "in_flight": self._engine.in_flight(),
                 "model_control_mode": self._control_mode,
+                "addresses": self._addresses,
             },
             "time_ns": time.monotonic_ns(),
             "time_ms": time.time_ns() // _NS_PER_MS,
@@ -131,6 +135,7 @@ def permitted(state: dict[str, Any], allow: Allow | None) -> dict[str, Any]:
         problems = [(model, text) for model, text in problems if not model or allow(model)]
         errors = [error for error in errors if error["model"] and allow(error["model"])]
         models = [model for model in models if allow(model["name"])]
+        server = {**server, "addresses": []}
     server = {**server, "problems": [text for _, text in problems]}
     return {**state, "server": server, "errors": errors, "models": models}
 

@@ -72,7 +72,9 @@ def state(engine, errors, monkeypatch):
     monkeypatch.setattr(module, "Machine", Looked)
     monkeypatch.setattr(module, "Gpus", Card)
     monkeypatch.setattr(Looked, "made", 0)
-    return ConsoleState(engine, model_control_mode="explicit", errors=errors)
+    return ConsoleState(
+        engine, model_control_mode="explicit", addresses=["s3://sea/models"], errors=errors
+    )
 
 
 def test_nothing_is_looked_at_before_somebody_asks(state):
@@ -91,6 +93,8 @@ def test_the_document_is_json_and_says_who_it_is(state):
     assert document["server"]["problems"] == [slow, gone]
     permitted = state.document(allow=lambda name: name == "eel")
     assert permitted["server"]["problems"] == [slow]
+    assert document["server"]["addresses"] == ["s3://sea/models"]
+    assert permitted["server"]["addresses"] == []  # for callers who may use all models only
     assert document["machine"]["cpu_utilization"] == 0.5
     assert document["machine"]["cores"] >= 1
     assert document["gpus"][0]["utilization"] == 0.25

@@ -130,6 +130,18 @@ function notes(store) {
     found.push(problem(store.indexProblem, () => store.hurry()));
     found.push(h("p", { class: "hint" }, "Without the index, only loaded models are listed."));
   }
+  const addresses = store.state?.server.addresses ?? [];
+  if (addresses.length) {
+    found.push(
+      h(
+        "p",
+        { class: "hint" },
+        "Models come from ",
+        addresses.map((each, index) => [index ? ", " : "", h("code", {}, each)]),
+        ".",
+      ),
+    );
+  }
   const mode = store.state?.server.model_control_mode;
   if (mode === "none") {
     found.push(
@@ -195,6 +207,7 @@ function rowDetails(store, name) {
   const state = h("span", {});
   const unhealthy = h("span", { class: "pill bad", hidden: true }, "Unhealthy");
   const reason = h("p", { class: "reason" });
+  const download = h("progress", { class: "download", max: 100, "aria-label": `${name}: download` });
   const figures = ["Requests/s", "p50", "p99", "Waiting", "Rows"].map((label) => {
     const value = h("span", { class: "figure-value" }, "–");
     return {
@@ -223,6 +236,7 @@ function rowDetails(store, name) {
       h("span", { class: "figure spark-cell" }, spark.element),
       h("div", { class: "row-actions" }, tryIt, control.element),
       reason,
+      download,
       control.message,
     ],
     isBusy: () => control.message.childElementCount > 0,
@@ -246,6 +260,9 @@ function rowDetails(store, name) {
       ];
       setText(reason, reasons.join(" · "));
       setShown(reason, reasons.length > 0);
+      const percent = /^downloading: (\d+) %/.exec(reasons[0] ?? "");
+      download.value = Number(percent?.[1] ?? 0);
+      setShown(download, percent !== null);
       const lazy = store.state?.server.model_control_mode === "lazy"; // a request loads it
       setShown(tryIt, ready.length > 0 || lazy);
       control.arrange(model);

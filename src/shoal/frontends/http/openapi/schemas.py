@@ -195,7 +195,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "ConsoleState": _object(
         "server time_ns models errors",
-        server=_object("name version started_ms ready problems model_control_mode"),
+        server=_object("name version started_ms ready problems model_control_mode addresses"),
         time_ns=_integer("the clock for computing rates"),
         models=_array(_object("name version success failures")),
         errors=_array(_object("protocol place model status text count last_ms number")),
