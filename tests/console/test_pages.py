@@ -230,8 +230,8 @@ def test_the_way_of_a_request_is_drawn(page, running, address, expect, send):
     send(running, 20).join()
     expect(page.locator(".trace")).to_have_count(20)
     expect(page.get_by_role("button", name="Record the next 20 requests")).to_be_visible()
-    lane = page.locator(".trace").first.get_by_role("img").nth(1)
-    expect(lane).to_have_attribute(
+    bars = page.locator(".trace").first.get_by_role("img").nth(1)
+    expect(bars).to_have_attribute(
         "aria-label", re.compile(r"^Queue [\d.]+ .s, Input .*, Compute .*, Output .*")
     )
     expect(page.locator(".trace").first).to_contain_text("add_sub, version 1")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-_PATIENCE_SECS = 0.5
+_FIRST_LOOK_SECS = 0.5
 _POLL_SECS = 0.2
 _COLOURS = {"READY": "#17653a", "LOADING": "#7a4b00", "UNLOADING": "#7a4b00"}
 _HEADS = ("model", "version", "state", "requests", "failed", "mean latency")
@@ -74,7 +74,7 @@ def _watch(
     index: Callable[[], Iterable[Mapping[str, str]]],
     done: threading.Event,
 ) -> None:
-    if done.wait(_PATIENCE_SECS):
+    if done.wait(_FIRST_LOOK_SECS):
         return
     bar = make_bar(total=0, desc="loading models", unit="model", leave=False)
     over = False
@@ -91,7 +91,7 @@ def _watch(
 
 
 def _bar_type() -> Callable[..., Any] | None:
-    """The progress bar of tqdm; None where nobody would see it."""
+    """The progress bar of tqdm; None where it would not be seen."""
     in_notebook = "ipykernel" in sys.modules
     if not in_notebook and not (sys.stderr is not None and sys.stderr.isatty()):
         return None

@@ -18,7 +18,7 @@ _MOST = 0.5  # a reason with this share of the batches is the main one
 _NEARLY_FULL = 0.9
 _FEW_ROWS = 1.5  # with fewer rows on average, requests were hardly batched
 _SHORT_US = 100.0  # a shorter wait does not matter
-_ENOUGH = 50  # batches; fewer are the beginning of a load, or somebody's try, and show no pattern
+_ENOUGH = 50  # batches; fewer are the beginning of a load, or single tries, and show no pattern
 _OWN_DELAY = 1.5  # a wait for a larger batch may take this many times the configured delay
 
 _NO_REQUESTS = "Send some requests first."

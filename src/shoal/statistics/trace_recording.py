@@ -1,4 +1,4 @@
-"""Traces for somebody who looks: the next few requests of a model, kept in memory.
+"""Traces for a look at single requests: the next few of a model, kept in memory.
 
     console --record 20--> TraceRecording --sample--> Trace --> the last of them, as plain data
 

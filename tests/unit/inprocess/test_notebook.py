@@ -64,7 +64,7 @@ class Bar:
 
 def test_progress_follows_the_index(monkeypatch):
     bar, states = Bar(), ["LOADING", "LOADING"]
-    monkeypatch.setattr(notebook, "_PATIENCE_SECS", 0)
+    monkeypatch.setattr(notebook, "_FIRST_LOOK_SECS", 0)
     monkeypatch.setattr(notebook, "_bar_type", lambda: lambda **_: bar)
 
     def index():
@@ -81,7 +81,7 @@ def test_progress_follows_the_index(monkeypatch):
 
 def test_an_index_that_fails_harms_nothing(monkeypatch):
     bar = Bar()
-    monkeypatch.setattr(notebook, "_PATIENCE_SECS", 0)
+    monkeypatch.setattr(notebook, "_FIRST_LOOK_SECS", 0)
     monkeypatch.setattr(notebook, "_bar_type", lambda: lambda **_: bar)
     with notebook.loading_progress(lambda: 1 / 0):
         pass
@@ -89,7 +89,7 @@ def test_an_index_that_fails_harms_nothing(monkeypatch):
 
 
 def test_a_quick_load_shows_nothing(monkeypatch):
-    monkeypatch.setattr(notebook, "_PATIENCE_SECS", WAIT_SECS)
+    monkeypatch.setattr(notebook, "_FIRST_LOOK_SECS", WAIT_SECS)
     monkeypatch.setattr(notebook, "_bar_type", lambda: pytest.fail)
     with notebook.loading_progress(lambda: INDEX):
         pass

@@ -23,6 +23,7 @@ from shoal.frontends.grpc.service import INFERENCE, GrpcOptions, GrpcService
 from shoal.frontends.grpc.settings import GrpcLimits, GrpcSettings
 from shoal.frontends.grpc.status import StatusCode
 from shoal.instance.execution import Execution
+from shoal.models.served import ServedModel
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
@@ -92,6 +93,9 @@ class Model:
         taken = self.batcher.enqueue_group(requests)
         self.together += len(requests) if taken else 0
         return taken
+
+    def accept_rest(self, requests):
+        return ServedModel.accept_rest(self, requests)
 
     def refusal(self, requests=()):
         return self.batcher.refusal(requests[0].rows, len(requests))

@@ -107,7 +107,7 @@ export function tracePart(store, name) {
 }
 
 /** The bars of a trace: [{ label, parts: [{ label, kind, start, end }] }], times in microseconds. */
-export function lanes(trace) {
+export function traceRows(trace) {
   const found = [{ label: "Frontend", depth: 0, parts: parts(FRONTEND, shortened(trace.times_us)) }];
   const depths = new Map();
   for (const request of trace.requests) {
@@ -124,7 +124,7 @@ export function lanes(trace) {
       parts: phases.length ? phases : whole,
     });
   }
-  return found.filter((lane) => lane.parts.length);
+  return found.filter((row) => row.parts.length);
 }
 
 /** HTTP_RECV_START and GRPC_WAITREAD_START are the same moment for this page. */
@@ -170,24 +170,24 @@ function drawn(trace) {
     trace.error && h("p", { class: "error-text" }, trace.error),
     h(
       "ul",
-      { class: "lanes" },
-      lanes(trace).map((lane) => laneDrawn(lane, total)),
+      { class: "trace-rows" },
+      traceRows(trace).map((row) => rowDrawn(row, total)),
     ),
   );
 }
 
-function laneDrawn({ label, depth, parts: phases }, total) {
+function rowDrawn({ label, depth, parts: phases }, total) {
   const told = phases.map((part) => `${part.label} ${duration((part.end - part.start) / 1000)}`);
   return h(
     "li",
     {},
-    h("span", { class: `lane-name depth-${Math.min(depth, 3)}` }, label),
+    h("span", { class: `trace-row-name depth-${Math.min(depth, 3)}` }, label),
     h(
       "span",
-      { class: "lane", role: "img", "aria-label": told.join(", ") },
+      { class: "trace-bars", role: "img", "aria-label": told.join(", ") },
       phases.map((part) => {
         const bar = h("span", {
-          class: `lane-part trace-${part.kind}`,
+          class: `trace-part trace-${part.kind}`,
           title: `${part.label}: ${duration((part.end - part.start) / 1000)}`,
         });
         bar.style.left = `${(100 * part.start) / total}%`;
@@ -195,6 +195,6 @@ function laneDrawn({ label, depth, parts: phases }, total) {
         return bar;
       }),
     ),
-    h("span", { class: "lane-words" }, told.join(" · ")),
+    h("span", { class: "trace-row-words" }, told.join(" · ")),
   );
 }
