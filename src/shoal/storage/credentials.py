@@ -74,7 +74,8 @@ def for_s3(address: Address, environ: Mapping[str, str]) -> StoreConfig:
         return _region_only(_profile(_profile_name(environ), environ, must_exist=False), environ)
     named = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
     if not named and environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
-        return StoreConfig()
+        sts = environ.get("AWS_ENDPOINT_URL_STS")
+        return StoreConfig({"endpoint_url_sts": sts} if sts else {})
     found = _profile(named or "default", environ, must_exist=bool(named))
     if environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
         found.config.pop("region", None)
@@ -195,7 +196,7 @@ def _from_process(command: str, profile: str) -> dict[str, Any]:
 def for_gs(address: Address, environ: Mapping[str, str]) -> StoreConfig:
     """For a bucket of Google. Raises InvalidArgument or Unsupported."""
     entry = triton_entry(address, "gs", environ)
-    made = StoreConfig()
+    made = StoreConfig(endpoint=environ.get("GOOGLE_BASE_URL", ""))
     emulator = environ.get("STORAGE_EMULATOR_HOST")
     if emulator:
         made.endpoint = emulator if "://" in emulator else f"http://{emulator}"
@@ -216,7 +217,7 @@ def for_gs(address: Address, environ: Mapping[str, str]) -> StoreConfig:
         made.config["application_credentials"] = path
     else:
         made.config["service_account"] = path
-        made.endpoint = str(content.get("gcs_base_url") or "")
+        made.endpoint = str(content.get("gcs_base_url") or made.endpoint)
     return made
 
 
