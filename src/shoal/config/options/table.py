@@ -101,7 +101,7 @@ class Options:
         1,
         "Processes that serve the ports: they read, decode and answer requests for one engine "
         "process, which has the models; auto (0) takes half of the cores. With 1 everything is "
-        "one process. Experimental; needs Linux.",
+        "one process. Needs Linux.",
         limits=(0, 64),
         words={"auto": 0},
     )
