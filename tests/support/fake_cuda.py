@@ -15,10 +15,13 @@ class Stream:
 
     cuda_stream = 7  # its address
 
-    def __init__(self, device=None):
+    def __init__(self, device=None, priority=0):
         self.waits = 0
 
     def wait_stream(self, other):
+        self.waits += 1
+
+    def wait_event(self, event):
         self.waits += 1
 
     def synchronize(self):

@@ -54,13 +54,17 @@ def prepare_photo(prepare: GpuPreparation, stored: np.ndarray, orientation: int)
     place = np.zeros(1, PLACES)
     frame = np.array([[stored.shape[1], stored.shape[0], orientation, 0]])
     prepare.place(frame, np.zeros(1, np.int64), place)
-    (one,) = place
+    return prepare_placed(prepare, stored.reshape(-1), place[0])
+
+
+def prepare_placed(prepare: GpuPreparation, pixels: np.ndarray, one: np.void) -> np.ndarray:
+    """The row of a photo that lies in `pixels` as an entry of PLACES says."""
     at = (
         one["origin"]
         + np.arange(one["width"]) * np.int64(one["step_x"])
         + np.arange(one["height"])[:, None] * np.int64(one["step_y"])
     )
-    upright = stored.reshape(-1)[at[:, :, None] + np.arange(3)].astype(np.float32)
+    upright = pixels[at[:, :, None] + np.arange(3)].astype(np.float32)
     across = _weights(prepare, prepare.width, one["width"], one["scale_x"], one["left"])
     down = _weights(prepare, prepare.height, one["height"], one["scale_y"], one["top"])
     lines = _eight_bits(np.einsum("xi,yic->yxc", across, upright))
