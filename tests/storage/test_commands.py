@@ -219,6 +219,10 @@ def test_config_of_a_model_and_of_an_address(models, bucket, capsys):
         capsys.readouterr()
         assert main(["config", *words]) == 0
         assert 'platform: "ensemble"' in capsys.readouterr().out
+    for command in ("config", "tune"):
+        assert main([command, bucket]) == 1
+        message = f"there are 3 models in '{bucket}' (ensemble, other, plus); name one of them"
+        assert message in capsys.readouterr().err
     assert main(["config", bucket, "none"]) == 1
     assert "there is no model 'none'" in capsys.readouterr().err
 

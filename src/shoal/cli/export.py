@@ -64,7 +64,7 @@ def run(words: Sequence[str]) -> int:
 def _export_to_address(chosen: argparse.Namespace) -> int:
     """Export into a temporary folder and store that."""
     from shoal.cli.push import check_absent, push
-    from shoal.cli.remote import opened, parent_and_name
+    from shoal.cli.remote import listed, opened, parent_and_name
     from shoal.config.options import Options
     from shoal.storage.pushing import Pusher
 
@@ -72,7 +72,7 @@ def _export_to_address(chosen: argparse.Namespace) -> int:
     if not chosen.force:
         with opened(Options()) as mirrors:  # before the export, which takes time
             source = mirrors.open(repository).source
-            check_absent(Pusher(source, source.list()), [name], repository)
+            check_absent(Pusher(source, listed(source)), [name], repository)
     with tempfile.TemporaryDirectory(prefix="shoal-export-") as folder:
         _export(chosen, Path(folder) / name)
         push({name: Path(folder) / name}, repository, Options())

@@ -84,7 +84,7 @@ def push(models: Mapping[str, Path], address: str, options: Options) -> None:
     with remote.opened(options) as mirrors:
         source = mirrors.open(address).source
         progress = _Progress()
-        pusher = Pusher(source, source.list(), progress.add)
+        pusher = Pusher(source, remote.listed(source), progress.add)
         try:
             plans = {
                 name: (files, pusher.changed(name, files))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from shoal.storage.address import is_address, parse
 from shoal.storage.errors import StorageError
 from shoal.storage.mirror import Mirror
 from shoal.storage.mirrors import Mirrors
+from shoal.storage.retries import RetryPolicy, with_retries
+from shoal.storage.source import RemoteFile, Source
 
 
 @contextlib.contextmanager
@@ -66,19 +69,26 @@ class LocalPaths:
 
 @contextlib.contextmanager
 def local_repositories(
-    options: Options, preparation: PreparationSettings, name: str = ""
+    options: Options,
+    preparation: PreparationSettings,
+    name: str = "",
+    *,
+    one_model: bool = False,
 ) -> Iterator[LocalPaths]:
     """The paths of the options; for addresses folders with all their models, or the one model that
     they are the address of. With `name` only that model is downloaded, and models that it runs.
 
-    Raises StorageError if they cannot be read.
+    Raises StorageError if they cannot be read, and InvalidArgument for an address with several
+    models if there must be `one_model` and it has no name.
     """
     if not any(is_address(path) for path in options.model_repository):
         yield LocalPaths([Path(path) for path in options.model_repository], {})
         return
     with opened(options) as mirrors:
         paths = [
-            _local(mirrors, path, name, preparation) if is_address(path) else Path(path)
+            _local(mirrors, path, name, preparation, one_model=one_model)
+            if is_address(path)
+            else Path(path)
             for path in options.model_repository
         ]
         shown = {
@@ -92,9 +102,9 @@ def local_repositories(
 def local_model(
     options: Options, path: str, name: str, preparation: PreparationSettings
 ) -> contextlib.AbstractContextManager[LocalPaths]:
-    """One path that may be an address, and the model called `name` in it; all if that is empty."""
+    """One path that may be an address, and the model called `name` in it, or its only one."""
     only = dataclasses.replace(options, model_repository=(path,))
-    return local_repositories(only, preparation, name)
+    return local_repositories(only, preparation, name, one_model=True)
 
 
 def parent_and_name(text: str) -> tuple[str, str]:
@@ -113,6 +123,11 @@ def parent_and_name(text: str) -> tuple[str, str]:
     return f"{address.scheme}://{parent}", name
 
 
+def listed(source: Source) -> Sequence[RemoteFile]:
+    """The files of a repository, however often that must be tried. Raises StorageError."""
+    return with_retries(source.list, RetryPolicy(), threading.Event())
+
+
 def put_config(options: Options, text: str, name: str, file: Path) -> str:
     """Store a config.pbtxt for the model called `name` at an address, or for the model that the
     address is of; returns its address. Raises StorageError."""
@@ -120,7 +135,9 @@ def put_config(options: Options, text: str, name: str, file: Path) -> str:
         text, name = parent_and_name(text)
     with opened(options) as mirrors:
         source = mirrors.open(text).source
-        source.put(f"{name}/config.pbtxt", file)
+        with_retries(
+            lambda: source.put(f"{name}/config.pbtxt", file), RetryPolicy(), threading.Event()
+        )
     return f"{source.address}/{name}/config.pbtxt"
 
 
@@ -158,15 +175,23 @@ def served_versions(
     return choose
 
 
-def _local(mirrors: Mirrors, text: str, name: str, preparation: PreparationSettings) -> Path:
+def _local(
+    mirrors: Mirrors, text: str, name: str, preparation: PreparationSettings, *, one_model: bool
+) -> Path:
     mirror = mirrors.open(text)
-    if not name and listing.is_one_model(mirror.source.list()):
+    if not name and listing.is_one_model(listed(mirror.source)):
         text, one = parent_and_name(text)
         mirror = mirrors.open(text)
         mirror.refresh()
         return fetch(mirror, one, preparation)
+    mirror.refresh()
+    if one_model and not name and len(mirror.models) > 1:
+        names = sorted(mirror.models)
+        raise InvalidArgument(
+            f"there are {len(names)} models in '{mirror.address}' ({', '.join(names)}); name one "
+            "of them"
+        )
     if not name:
         return mirrors.local(text)
-    mirror.refresh()
     fetch(mirror, name, preparation)
     return mirror.folder
