@@ -85,7 +85,41 @@ def clip_checkpoint(folder: Path) -> Any:
     return model, prepare
 
 
-def saved(folder: Path, kind: Any, config: Any) -> Any:
+def whisper_checkpoint(folder: Path) -> Any:
+    """Write a Whisper for windows of one second; the model."""
+    import transformers
+
+    from tests.support.text_generators import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    names = ["startoftranscript", "en", "de", "transcribe", "translate", "startofprev"]
+    tokenizer.add_special_tokens([f"<|{name}|>" for name in (*names, "notimestamps")])
+    stop = tokenizer.token_to_id("<|endoftext|>")
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "num_mel_bins": 80}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = transformers.WhisperConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        **sizes,
+        **heads,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_source_positions=50,
+        max_target_positions=40,
+        decoder_start_token_id=tokenizer.token_to_id("<|startoftranscript|>"),
+        bos_token_id=stop,
+        eos_token_id=stop,
+        pad_token_id=stop,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
+    model = saved(folder, transformers.WhisperForConditionalGeneration, config, 12)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token_id": stop, "is_multilingual": True, "suppress_tokens": [97, 98]}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    return model
+
+
+def saved(folder: Path, kind: Any, config: Any, scale: float = 4) -> Any:
     """A model of that class with random weights, written to the folder."""
     import torch
 
@@ -94,6 +128,6 @@ def saved(folder: Path, kind: Any, config: Any) -> Any:
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
-                weight.mul_(4)
+                weight.mul_(scale)
     model.save_pretrained(folder)
     return model

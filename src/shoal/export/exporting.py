@@ -45,10 +45,12 @@ KINDS = {
     "zero-shot-image-classification": Kind(
         "labels of the caller's choice for photos (CLIPModel)", "clip:write_clip"
     ),
+    "transcription": Kind("speech to text (Whisper)", "whisper:write_whisper"),
     "blip": Kind("captions for photos (BlipForConditionalGeneration)", "generation:write_blip"),
     "gpt2": Kind("texts (GPT2LMHeadModel)", "generation:write_gpt2"),
 }
 _BY_CLASS = {
+    "WhisperForConditionalGeneration": "transcription",
     "CLIPModel": "zero-shot-image-classification",
     "BlipForConditionalGeneration": "blip",
     "GPT2LMHeadModel": "gpt2",

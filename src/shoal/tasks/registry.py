@@ -31,6 +31,7 @@ BUILT_IN = MappingProxyType(
             "predict",
             "shoal.tasks.classification.texts:TextClassification",
         ),
+        "transcription": ("transcribe", "shoal.tasks.speech.task:Transcription"),
         "zero-shot-image-classification": (
             "match",
             "shoal.tasks.matching.task:ZeroShotImageClassification",
@@ -55,7 +56,7 @@ def get(name: str) -> type[Task]:
             f"the task '{name}' needs a library that is not installed: {error}",
             file=_FILE,
             field=_FIELD,
-            fix="Run pip install 'shoal[tasks]'",
+            fix=f"Run pip install 'shoal[{'audio' if name == 'transcription' else 'tasks'}]'",
         ) from error
     except Exception as error:  # a broken plug-in affects only its own models
         raise ConfigError(

@@ -112,12 +112,14 @@ class GenerationModel(LoadedModel):
                 fix="Put the tokenizer there that the model was trained with",
             )
         preparation = None
-        if encoder is not None:
+        if encoder is not None and len(encoder.dims) == 3:  # photos, not sound
             preparation = ImagePreparation.of(task, encoder.dims, dtypes.FP32)
         _check(config, None if encoder is None else encoder.dims, file)
         self._name = config.name
         self._encoder, self._decoder = encoder, decoder
-        self._reader = requests.GenerationRequestReader(writing, preparation)
+        self._reader = requests.GenerationRequestReader(
+            writing, preparation, sound=encoder is not None and preparation is None
+        )
         labels = {"model": config.name, "version": str(context.version)}
         self._counts = Counts(labels, context.metrics)
         self._counts.texts = self.owed
@@ -151,10 +153,10 @@ class GenerationModel(LoadedModel):
         self._counts.close()
 
 
-def _check(config: ModelConfig, pixel_dims: tuple[int, ...] | None, file: str) -> None:
+def _check(config: ModelConfig, encoder_dims: tuple[int, ...] | None, file: str) -> None:
     """A config may list some of the tensors, but no others. Raises ConfigError."""
     sides: tuple[tuple[str, Sequence[Described], Sequence[Described]], ...] = (
-        ("input", config.input, requests.inputs(pixel_dims)),
+        ("input", config.input, requests.inputs(encoder_dims)),
         ("output", config.output, requests.outputs()),
     )
     for kind, written, offered in sides:

@@ -152,8 +152,8 @@ class GenerationExecutor(RequestExecutor):
         if self._encoder is None:
             return [(jobs, [[] for _ in jobs])]
         try:
-            pixels = np.stack([job.pixels for job in jobs if job.pixels is not None])
-            arrays = self._encoder.run(pixels)
+            features = np.stack([job.features for job in jobs if job.features is not None])
+            arrays = self._encoder.run(features)
         except Exception as error:  # noqa: BLE001 - reported to the requests
             if len(jobs) == 1:
                 jobs[0].on_error(error)
@@ -163,5 +163,5 @@ class GenerationExecutor(RequestExecutor):
         order = self._decoder.context_order
         contexts = [[arrays[index][row] for index in order] for row in range(len(jobs))]
         for job in jobs:
-            job.pixels = None
+            job.features = None
         return [(jobs, contexts)]

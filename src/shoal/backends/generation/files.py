@@ -1,7 +1,7 @@
 """The files of a generation model, decoder.onnx and perhaps encoder.onnx, and their sessions.
 
     decoder.onnx   input_ids, past_lengths, past_0 …, context…  -->  logits, states
-    encoder.onnx   pixel_values  -->  context…
+    encoder.onnx   pixel_values | input_features  -->  context…
 
 Opening checks that the two match, so that a step need not.
 """
@@ -22,7 +22,7 @@ from shoal.errors import BackendFailure, ConfigError, NotFound
 from shoal.generation.decoder import Shape
 
 DECODER, ENCODER = "decoder.onnx", "encoder.onnx"
-PIXELS = "pixel_values"
+PIXELS, FEATURES = "pixel_values", "input_features"  # of a photo, of sound
 _IDS, _LENGTHS, _PAST = "input_ids", "past_lengths", "past_"
 _OUTPUTS = ("logits", "states")
 
@@ -49,24 +49,30 @@ class ModelFiles:
 
 
 class OnnxEncoder:
-    """Encodes photos for the decoder. Any thread may call it."""
+    """Encodes photos or sound for the decoder. Any thread may call it."""
 
     def __init__(self, path: Path, settings: SessionSettings, chosen: Sequence[Provider]) -> None:
         """Open the file. Raises a ShoalError that names it."""
         self._session = onnx_session.open_session(path, settings, chosen)
         self._options = onnx_session.run_options(settings)
-        inputs = {value.name: value for value in self._session.get_inputs()}
-        if set(inputs) != {PIXELS} or len(inputs[PIXELS].shape) != 4:
-            raise _unfit(path, f"its input must be {PIXELS} [batch, 3, height, width]")
-        self.dims = tuple(dim if type(dim) is int else -1 for dim in inputs[PIXELS].shape[1:])
+        names = [(value.name, len(value.shape)) for value in self._session.get_inputs()]
+        if names not in ([(PIXELS, 4)], [(FEATURES, 3)]):
+            raise _unfit(
+                path,
+                f"its input must be {PIXELS} [batch, 3, height, width] or {FEATURES} "
+                f"[batch, bins, frames]",
+            )
+        self._input = names[0][0]
+        dims = self._session.get_inputs()[0].shape[1:]
+        self.dims = tuple(dim if type(dim) is int else -1 for dim in dims)
         outputs = self._session.get_outputs()
         self.outputs = {value.name: tuple(value.shape[1:]) for value in outputs}
 
-    def run(self, pixels: np.ndarray) -> list[np.ndarray]:
-        """The context of each photo of a batch. Raises BackendFailure."""
+    def run(self, features: np.ndarray) -> list[np.ndarray]:
+        """The context of each photo, or window of sound, of a batch. Raises BackendFailure."""
         try:
             arrays: list[np.ndarray] = self._session.run(
-                list(self.outputs), {PIXELS: pixels}, self._options
+                list(self.outputs), {self._input: features}, self._options
             )
         except Exception as error:
             raise BackendFailure(

@@ -34,7 +34,7 @@ class RequestJob:
         """`ended` is called once, before the last response is sent."""
         self.prompt: Sequence[int] = request.prompt
         self.options = request.options
-        self.pixels = request.pixels  # until they have been encoded
+        self.features = request.features  # until they have been encoded
         self._pending = pending
         self._ended = ended
         self._stream = request.stream

@@ -1,6 +1,6 @@
 """Reads the tensors and parameters of a request for a text.
 
-    image | pixel_values, input_ids | text_input | prompt, max_tokens …  -->  GenerationRequest
+    image | pixel_values | input_features, text_input | prompt …  -->  GenerationRequest
 
 For clients that send only tensors, the most used options are also inputs; as parameters of the
 request all of them are taken.
@@ -23,6 +23,7 @@ from shoal.tasks.request import TaskRequest
 from shoal.tasks.text_settings import TextSettings
 
 IMAGE, PIXELS, IDS, TEXT = "image", "pixel_values", "input_ids", "text_input"
+FEATURES = "input_features"  # of sound
 PROMPT, STREAM, ECHO = "prompt", "stream", "echo"
 TEXT_OUTPUT, TOKEN_IDS, REASON = "text_output", "token_ids", "finish_reason"
 PROMPT_TOKENS, TOKENS, SCORE = "num_input_tokens", "num_output_tokens", "score"
@@ -40,14 +41,16 @@ _AS_TEXT = (b"data:", b"http://", b"https://")
 _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\r\n")
 
 
-def inputs(pixel_dims: tuple[int, ...] | None) -> tuple[ModelInput, ...]:
-    """The inputs of a request, all optional; `pixel_dims` for models with photos."""
-    if pixel_dims is None:
+def inputs(encoder_dims: tuple[int, ...] | None) -> tuple[ModelInput, ...]:
+    """The inputs of a request, all optional but sound; three dims are a photo's, two a sound's."""
+    if encoder_dims is None:
         first = [ModelInput(name=TEXT, data_type="TYPE_STRING", dims=(1,), optional=True)]
+    elif len(encoder_dims) == 2:
+        first = [ModelInput(name=FEATURES, data_type="TYPE_FP32", dims=encoder_dims)]
     else:
         first = [
             ModelInput(name=IMAGE, data_type="TYPE_STRING", dims=(1,), optional=True),
-            ModelInput(name=PIXELS, data_type="TYPE_FP32", dims=pixel_dims, optional=True),
+            ModelInput(name=PIXELS, data_type="TYPE_FP32", dims=encoder_dims, optional=True),
         ]
     ids = ModelInput(name=IDS, data_type="TYPE_INT64", dims=(-1,), optional=True)
     scalars = [
@@ -76,7 +79,7 @@ class GenerationRequest:
 
     prompt: list[int]
     options: GenerationOptions
-    pixels: np.ndarray | None  # one photo, prepared
+    features: np.ndarray | None  # one photo, prepared, or one window of sound
     stream: bool  # a response for each token
     echo: bool  # whether the text begins with the prompt
 
@@ -87,6 +90,7 @@ class GenerationRequestReader:
 
     writing: TextSettings
     preparation: ImagePreparation | None  # None: the model has no photos
+    sound: bool = False  # whether the model has sound instead
 
     def __call__(self, request: Request) -> GenerationRequest:
         """Read a request. Raises InvalidArgument with a message for the client."""
@@ -98,11 +102,15 @@ class GenerationRequestReader:
         asked = TaskRequest((), values)
         prompt = self._prompt(request, asked)
         options = self.writing.options(asked, len(prompt))
-        pixels = self._pixels(request) if self.preparation is not None else None
+        features = None
+        if self.preparation is not None:
+            features = self._pixels(request)
+        elif self.sound:
+            features = _finite(FEATURES, request.inputs[FEATURES].array)
         return GenerationRequest(
             prompt,
             options,
-            pixels,
+            features,
             asked.flag(STREAM, not request.one_answer),
             asked.flag(ECHO),
         )
@@ -126,10 +134,7 @@ class GenerationRequestReader:
         if PIXELS in tensors:
             if IMAGE in tensors:
                 raise InvalidArgument(f"'{IMAGE}' and '{PIXELS}' are both there: send one of them")
-            pixels = tensors[PIXELS].array
-            if not np.isfinite(pixels).all():
-                raise InvalidArgument(f"'{PIXELS}' has values that are not numbers")
-            return pixels
+            return _finite(PIXELS, tensors[PIXELS].array)
         if IMAGE not in tensors:
             raise InvalidArgument(
                 f"there is no image in the request: send the input '{IMAGE}' with the bytes of a "
@@ -142,3 +147,9 @@ class GenerationRequestReader:
             data = bytes(images_of(sent)[0].data)
         assert self.preparation is not None
         return self.preparation(data)
+
+
+def _finite(name: str, array: np.ndarray) -> np.ndarray:
+    if not np.isfinite(array).all():
+        raise InvalidArgument(f"'{name}' has values that are not numbers")
+    return array

@@ -19,6 +19,7 @@ const FORMS = {
   "question-answering": answerForm,
   "image-to-text": captionForm,
   "zero-shot-image-classification": matchForm,
+  transcription: transcribeForm,
   "sentence-embedding": embedForm,
   "text-classification": predictForm,
   "token-classification": tagForm,
@@ -206,6 +207,25 @@ function matchForm(model) {
     async work(path, file, signal) {
       const found = await askJson(`${path}/match${query()}`, { ...photo(file), signal });
       return found.images.map(({ labels }) => bars(labels));
+    },
+  });
+}
+
+function transcribeForm(model) {
+  return fileForm(model, {
+    verb: "transcribe",
+    title: "Speech",
+    button: "Transcribe",
+    label: "or drop a sound file here",
+    accept: "audio/*",
+    hint: "Choose a WAV, FLAC, OGG or MP3 file: its words appear here.",
+    shown: 'print(found["text"])',
+    async work(path, file, signal) {
+      const found = await askJson(`${path}/transcribe`, { ...photo(file), signal });
+      return [
+        h("p", { class: "text" }, found.text || "No words were found."),
+        h("p", { class: "hint" }, `Language: ${found.language}, ${found.duration} s of sound.`),
+      ];
     },
   });
 }

@@ -9,7 +9,14 @@ from shoal.core.inbox import LoopInbox
 from shoal.engine import Engine
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.options import HttpOptions
-from shoal.frontends.http.routes import EVENT_MEDIA, JSON_MEDIA, Target, route
+from shoal.frontends.http.routes import (
+    EVENT_MEDIA,
+    FORM_MEDIA,
+    JSON_MEDIA,
+    TEXT_MEDIA,
+    Target,
+    route,
+)
 
 if TYPE_CHECKING:
     from shoal.frontends.http.openai.routes import OpenAiRoutes
@@ -76,6 +83,33 @@ class OpenAiEndpoints:
         For models with the task rerank.
         """
         self._routes.rerank(exchange, target)
+
+    @_route(
+        "POST /v1/audio/transcriptions",
+        api="inference",
+        response="Transcription",
+        response_media=(JSON_MEDIA, TEXT_MEDIA),
+        request="TranscriptionRequest",
+        request_media=(FORM_MEDIA,),
+    )
+    def openai_transcriptions(self, exchange: Exchange, target: Target) -> None:
+        """The words of speech, in OpenAI's format.
+
+        For models with the task transcription.
+        """
+        self._routes.speech(exchange, target, "transcribe")
+
+    @_route(
+        "POST /v1/audio/translations",
+        api="inference",
+        response="Transcription",
+        response_media=(JSON_MEDIA, TEXT_MEDIA),
+        request="TranscriptionRequest",
+        request_media=(FORM_MEDIA,),
+    )
+    def openai_translations(self, exchange: Exchange, target: Target) -> None:
+        """The words of speech in English, in OpenAI's format."""
+        self._routes.speech(exchange, target, "translate")
 
     @_route(
         "POST /v1/completions",

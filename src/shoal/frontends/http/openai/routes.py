@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -23,7 +24,7 @@ from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error
 from shoal.frontends.http.events import EVENT_HEADERS, event, room
-from shoal.frontends.http.openai import embeddings, reranking
+from shoal.frontends.http.openai import embeddings, reranking, speech
 from shoal.frontends.http.openai.errors import OpenAiError, described, no_such_model, send_error
 from shoal.frontends.http.openai.fields import Fields
 from shoal.frontends.http.openai.generation import Generation, TextPiece
@@ -41,6 +42,8 @@ from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.responses import send_json
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import serve_traced, trace_of
+from shoal.frontends.http.upload import read_upload, reads_quickly
+from shoal.frontends.threads import without_frames
 from shoal.frontends.waiting import once_loaded
 from shoal.statistics.trace import CallSpan
 from shoal.tasks.request import TaskRequest
@@ -50,7 +53,7 @@ Found = TypeVar("Found")
 
 MOST_TEXTS = 128  # choices of one request
 _DONE = b"[DONE]"
-_OPERATIONS = frozenset((embeddings.OPERATION, reranking.OPERATION))
+_OPERATIONS = frozenset((embeddings.OPERATION, reranking.OPERATION, speech.OPERATION))
 
 
 class OpenAiRoutes:
@@ -114,6 +117,28 @@ class OpenAiRoutes:
         except InvalidArgument as error:
             raise _translated(error, reranking.translated) from None
         send_json(exchange, reranking.response(found, fields.model))
+
+    def speech(self, exchange: Exchange, target: Target, purpose: str) -> None:
+        """POST /v1/audio/transcriptions and /v1/audio/translations."""
+        self._start(exchange, self._read_speech(exchange, target, purpose))
+
+    async def _read_speech(self, exchange: Exchange, target: Target, purpose: str) -> None:
+        read = partial(read_upload, exchange.request, self._options.max_input_bytes)
+        if reads_quickly(exchange.request):
+            sent = read()
+        else:
+            sent = await asyncio.to_thread(without_frames(read))
+
+        async def transcribe(through: Exchange, fields: Fields) -> None:
+            request = speech.read(fields, sent.files, purpose)
+            form = speech.format_of(fields)
+            try:
+                found = await self._performed(through, fields.model, speech.OPERATION, request)
+            except InvalidArgument as error:
+                raise _translated(error, speech.translated) from None
+            speech.respond(through, found, form)
+
+        self._traced(exchange, target, Fields(sent.values), transcribe)
 
     async def _performed(
         self, exchange: Exchange, name: str, operation: str, request: TaskRequest

@@ -145,7 +145,7 @@ def _responses(endpoint: HttpEndpoint) -> dict[str, Any]:
 def _content(schema: str | Schema, media: tuple[str, ...]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for kind in media:
-        if kind == JSON_MEDIA:
+        if kind == JSON_MEDIA or (kind == FORM_MEDIA and JSON_MEDIA not in media):
             described = reference(schema) if isinstance(schema, str) else schema
         elif kind == FORM_MEDIA:
             described = {"type": "object", "description": "files and values"}

@@ -97,6 +97,31 @@ OPENAI_SCHEMAS: dict[str, Schema] = {
         dimensions=_integer("the length of each vector", minimum=1),
         prompt_name=_text("what the texts are for: query, passage or another prompt of the model"),
     ),
+    "TranscriptionRequest": _object(
+        "file model",
+        file={"type": "string", "format": "binary", "description": "WAV, FLAC, OGG or MP3"},
+        model=_text(),
+        language=_text("of the speech, such as en; by default it is detected"),
+        prompt=_text("what was said before, or words that occur"),
+        response_format=_text(enum=["json", "text", "verbose_json", "srt", "vtt"]),
+        temperature={"type": "number", "minimum": 0, "maximum": 1},
+    ),
+    "Transcription": _object(
+        "text",
+        text=_text(),
+        task=_text(),
+        language=_text(),
+        duration={"type": "number", "description": "in seconds"},
+        segments=_array(
+            _object(
+                "id start end text",
+                id=_COUNT,
+                start={"type": "number"},
+                end={"type": "number"},
+                text=_text(),
+            )
+        ),
+    ),
     "RerankRequest": _object(
         "model query documents",
         model=_text(),
