@@ -86,6 +86,17 @@ def test_a_server_in_a_program(s3, models, cached):
         assert outputs["OUTPUT0"].tolist() == [[2] * 16]
 
 
+def test_a_server_of_several_processes(s3, models, cached, monkeypatch):
+    monkeypatch.setenv("SHOAL_SERVERS", "processes")
+    for path in models.rglob("*.onnx"):
+        s3.objects[path.relative_to(models.parent).as_posix()] = path.read_bytes()
+    address = f"{s3.address}/models"
+    with running_server(address, model_control_mode="explicit", **cached) as running:
+        assert running.load("sum").status == 200
+        assert states(running) == {"sum": "READY"}
+        assert running.metric("shoal_repository_downloaded_bytes_total", repository=address) > 0
+
+
 def test_a_secret_appears_nowhere(s3, models, cached, caplog, capfd):
     for path in models.rglob("*.onnx"):
         s3.objects[path.relative_to(models.parent).as_posix()] = path.read_bytes()

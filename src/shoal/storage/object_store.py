@@ -164,8 +164,11 @@ class ObjectStoreSource(Source):
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes | memoryview:
         """A range of an object, if it is still the one that was listed."""
-        chunks = list(self.stream(file, start, end))
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        try:
+            got, position = self._get(file, start, end)
+            return memoryview(got.bytes())[start - position : end - position]
+        except self._errors as error:
+            raise self._read_failure(error, file) from None
 
     def stream(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes | memoryview]:
         """The same as chunks."""
@@ -180,8 +183,11 @@ class ObjectStoreSource(Source):
                 if position >= end:
                     return
         except self._errors as error:
-            failure = self._failure(error, file.path)
-            raise (self._changed(file) if isinstance(failure, ObjectChanged) else failure) from None
+            raise self._read_failure(error, file) from None
+
+    def _read_failure(self, error: Exception, file: RemoteFile) -> StorageError:
+        failure = self._failure(error, file.path)
+        return self._changed(file) if isinstance(failure, ObjectChanged) else failure
 
     def _get(self, file: RemoteFile, start: int, end: int) -> tuple[Any, int]:
         """The response of a request for a range, and where in the object it begins."""
