@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import http.server
 import io
+import os
 import tarfile
 import threading
 import zipfile
@@ -13,14 +15,16 @@ import zipfile
 import pytest
 
 from shoal.errors import InvalidArgument
-from shoal.storage import transfer
+from shoal.storage import archive, transfer
 from shoal.storage.errors import (
     ContentRefused,
+    ObjectDamaged,
     ObjectMissing,
     StorageRefused,
     StorageUnreachable,
 )
 from shoal.storage.http_file import ALLOW_HTTP, HttpFile
+from shoal.storage.locks import open_lock, try_lock
 from shoal.storage.mirrors import Mirrors, StorageSettings
 from shoal.storage.retries import RetryPolicy
 
@@ -259,3 +263,48 @@ def test_unpacked_files_do_not_stay_when_the_cache_is_full(bucket, tmp_path):
     sizes = [path.stat().st_size for path in (tmp_path / "cache" / "blobs").iterdir()]
     assert sum(sizes) <= 700_000 + 300_000  # what was unpacked last is not counted yet
     assert list((tmp_path / "cache" / "sources").glob("*b-tar*/*")) == []
+
+
+def test_what_a_killed_server_has_unpacked_in_part_is_removed(bucket, mirrors, monkeypatch):
+    monkeypatch.setattr(archive, "_LOCKED_SECS", -60.0)
+    address = bucket("models.tar.gz", packed(FILES))
+    home = mirrors.open(address).source._workspace.folder
+    killed, running = home / "new-killed", home / "new-running"
+    for folder in (killed, running):
+        (folder / "files").mkdir(parents=True)
+    descriptor = open_lock(running / "lock")
+    try:
+        try_lock(descriptor)
+        mirrors.local(address)
+    finally:
+        os.close(descriptor)
+    assert not killed.exists()
+    assert running.exists()
+
+
+def test_an_unpacked_file_that_was_damaged_is_not_served(bucket, mirrors, tmp_path):
+    mirror = mirrors.open(bucket("models.tar.gz", packed(FILES)))
+    mirror.refresh()
+    (unpacked,) = (tmp_path / "cache/sources").rglob("model.onnx")
+    unpacked.write_bytes(b"b" * 200_000)
+    with pytest.raises(ObjectDamaged, match="its checksum is"):
+        mirror.fetch("a", lambda all_: all_)
+
+
+def test_the_password_of_a_netrc_that_is_wrong_is_not_shown(mirrors, monkeypatch, tmp_path):
+    path = tmp_path / "netrc"
+    path.write_text("machine host login user password two secret words\n")
+    monkeypatch.setenv("NETRC", str(path))
+    with pytest.raises(InvalidArgument) as caught:
+        mirrors.open("https://host/models.tar.gz")
+    assert "line 1 is wrong" in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_a_password_of_netrc_is_sent_as_it_is(mirrors, monkeypatch, tmp_path):
+    path = tmp_path / "netrc"
+    path.write_text("machine host login user password a%20b\n")
+    monkeypatch.setenv("NETRC", str(path))
+    source = mirrors.open("https://host/models.tar.gz").source
+    sent = source._file._authorization.removeprefix("Basic ")
+    assert base64.b64decode(sent) == b"user:a%20b"

@@ -109,6 +109,17 @@ def test_revisions_and_what_changed(hub, mirrors):
     assert hub.requests["file"] == downloads + 1  # it is still in the cache
 
 
+def test_a_file_of_an_earlier_listing_is_not_read_from_a_later_commit(hub, mirrors):
+    hub.commit("org/models", {**REPOSITORY, "digits/labels.txt": b"one"})
+    mirror = mirrors.open("hf://org/models")
+    mirror.refresh()
+    earlier = mirror.models["digits"].files["labels.txt"]
+    hub.commit("org/models", {**REPOSITORY, "digits/labels.txt": b"two"})
+    mirror.refresh()
+    with pytest.raises(ObjectMissing, match="as it was listed"):
+        mirror.source.read(earlier, 0, 3)
+
+
 def test_a_checkpoint_must_be_exported(hub, mirrors):
     hub.commit("org/captions", {"config.json": b"{}", "model.safetensors": LARGE})
     with pytest.raises(ContentRefused) as caught:

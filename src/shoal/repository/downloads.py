@@ -87,6 +87,7 @@ class ModelDownloads:
             return StartedDownloads({key: self._running[key] for key in remote})
 
     def _run(self, key: str, folder: Path) -> None:
+        self._failed.pop(key, None)  # of a download for which no load has waited
         try:
             self.fetch(key, folder, None)
         except StorageError as error:

@@ -107,7 +107,8 @@ class RemoteSource(ModelSource):
 
     def size(self, folder: Path, version: int) -> int:
         """The size in bytes of the files of a version."""
-        files = self._mirror.models[folder.name].files
+        model = self._mirror.models.get(folder.name)
+        files = {} if model is None else model.files
         return sum(file.size for path, file in files.items() if path.startswith(f"{version}/"))
 
     def config_folder(self, folder: Path) -> Path:

@@ -7,6 +7,7 @@ Its files are known by their digests, so a new archive changes only the models w
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import posixpath
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -21,13 +23,22 @@ from urllib.parse import unquote, urlsplit
 from shoal.errors import InvalidArgument
 from shoal.storage import contents, unpacking
 from shoal.storage.address import Address
-from shoal.storage.errors import CacheUnusable, ContentRefused, ObjectChanged
+from shoal.storage.errors import (
+    CacheUnusable,
+    ContentRefused,
+    ObjectChanged,
+    StorageUnreachable,
+)
 from shoal.storage.http_file import FileState, HttpFile
+from shoal.storage.locks import open_lock, try_lock
 from shoal.storage.source import RemoteFile, Source, Workspace
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
 _INDEX = "contents.json"
 _FILES = "files"
+_LOCK = "lock"  # held while the folder is made
+_NEW = "new-"  # begins the names of folders that are not complete; `cache` knows it, too
+_LOCKED_SECS = 10.0  # after which such a folder is locked, if its server runs
 
 
 class ArchiveSource(Source):
@@ -54,7 +65,12 @@ class ArchiveSource(Source):
         state = self._file.look()
         with self._unpacking:
             folder = self._unpacked(state)
-        index = json.loads((folder / _INDEX).read_text("utf-8"))
+        try:
+            index = json.loads((folder / _INDEX).read_text("utf-8"))
+        except OSError:
+            raise StorageUnreachable(  # the retry unpacks it again
+                f"another server has removed what was unpacked from '{self.address}'"
+            ) from None
         located = contents.locate(index, self._model)
         if not located:
             raise ContentRefused(
@@ -92,7 +108,10 @@ class ArchiveSource(Source):
             return folder
         try:
             home.mkdir(parents=True, exist_ok=True)
-            new = Path(tempfile.mkdtemp(prefix="new-", dir=home))
+            self._remove_abandoned(home)
+            new = Path(tempfile.mkdtemp(prefix=_NEW, dir=home))
+            lock = open_lock(new / _LOCK)
+            try_lock(lock)
         except OSError as error:
             raise CacheUnusable(f"'{home}' cannot be written: {error.strerror}") from None
         try:
@@ -106,8 +125,23 @@ class ArchiveSource(Source):
             raise CacheUnusable(f"'{home}' cannot be written: {error.strerror}") from None
         finally:
             shutil.rmtree(new, ignore_errors=True)
+            os.close(lock)
         self._remove_older(folder)
         return folder
+
+    @staticmethod
+    def _remove_abandoned(home: Path) -> None:
+        """Remove what servers that were killed have unpacked in part: a server that is restarted
+        again and again would fill the disk."""
+        before = time.time() - _LOCKED_SECS
+        for path in home.glob(f"{_NEW}*"):
+            with contextlib.suppress(OSError):  # another server removes it
+                lock = open_lock(path / _LOCK)
+                try:
+                    if path.stat().st_ctime < before and try_lock(lock):
+                        shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    os.close(lock)
 
     def _make(self, state: FileState, new: Path) -> None:
         if state.ranges:
@@ -126,12 +160,12 @@ class ArchiveSource(Source):
 
     def _remove_older(self, current: Path) -> None:
         """Remove earlier states. What a server needs of them is in the cache."""
-        made = current.stat().st_mtime
-        with os.scandir(current.parent) as entries:
-            for entry in entries:
-                is_other = entry.name != current.name and not entry.name.startswith("new-")
-                if is_other and entry.stat().st_mtime < made:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another server removes them, too
+            made = current.stat().st_mtime
+            for path in current.parent.iterdir():
+                is_other = path.name != current.name and not path.name.startswith(_NEW)
+                if is_other and path.stat().st_mtime < made:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def open_source(address: Address, workspace: Workspace) -> Source:

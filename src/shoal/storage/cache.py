@@ -273,7 +273,9 @@ class RepositoryCache:
         before = now - _OLD_SECS
         for path in (self.folder / "partial").iterdir():
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime < before:
+                if path.is_dir():  # what another process was deleting when it ended
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.stat().st_mtime < before:
                     path.unlink()
 
 

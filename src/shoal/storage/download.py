@@ -65,8 +65,10 @@ class FileDownload:
         with contextlib.suppress(OSError, ValueError):
             first, *rest = self._journal.read_text(encoding="ascii").splitlines()
             if first == header and self._partial.stat().st_size == self.file.size:
-                logger.info("the download of '%s' is continued", self.file.path)
-                return [(int(start), int(end)) for start, end in (row.split() for row in rest)]
+                rows = [(int(start), int(end)) for start, end in (row.split() for row in rest)]
+                if all(0 <= start <= end <= self.file.size for start, end in rows):
+                    logger.info("the download of '%s' is continued", self.file.path)
+                    return rows  # else a full disk has cut one off
         with self._cache.writing():
             self._partial.unlink(missing_ok=True)
             with self._partial.open("wb") as partial:

@@ -85,11 +85,11 @@ class HttpFile:
         """All of it, for servers that cannot send parts."""
         size = 0
         with self._open({}) as response, target.open("wb") as output:
-            while piece := self._body(response, _PIECE_BYTES):
+            expected = self._state(response).size
+            while piece := self._body(response, min(_PIECE_BYTES, expected - size)):
                 size += len(piece)
                 output.write(piece)
-            expected = response.headers["Content-Length"]
-        if expected is not None and size != int(expected):
+        if size != expected:
             raise ObjectDamaged(f"'{self._shown}' ended after {size} of {expected} bytes")
 
     # ---- requests
@@ -213,10 +213,16 @@ def _authorization(user: str | None, password: str | None, host: str) -> str:
         path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
         try:
             found = netrc.netrc(path).authenticators(host) if path.is_file() else None
-        except (OSError, netrc.NetrcParseError) as error:
-            raise InvalidArgument(f"'{path}' cannot be read: {error}") from None
+        except OSError as error:
+            raise InvalidArgument(f"'{path}' cannot be read: {error.strerror}") from None
+        except netrc.NetrcParseError as error:  # its text may be a part of a password
+            raise InvalidArgument(
+                f"'{path}' cannot be used: line {error.lineno} is wrong, or other users may read it"
+            ) from None
         if found is None:
             return ""
         user, password = found[0], found[2]
-    text = f"{unquote(user)}:{unquote(password or '')}"
+    else:
+        user, password = unquote(user), unquote(password or "")
+    text = f"{user}:{password or ''}"
     return f"Basic {base64.b64encode(text.encode()).decode()}"

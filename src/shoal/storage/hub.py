@@ -70,8 +70,8 @@ class HubSource(Source):
         except ValueError as error:
             raise InvalidArgument(f"'{address}' is no address on the hub: {error}") from None
         self._endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
-        self._commit = ""
-        self._paths: Mapping[str, str] = {}  # of the last listing, by the path in the repository
+        # Of the last listing: commit and path on the hub.
+        self._places: Mapping[RemoteFile, tuple[str, str]] = {}
 
     @property
     def scope(self) -> str:
@@ -84,20 +84,24 @@ class HubSource(Source):
         located = contents.locate(files, self._model_name(), self._at.inside)
         if not located:
             raise ContentRefused(self._why_no_models(files))
-        self._commit, self._paths = commit, located
-        return [
-            RemoteFile(path, file.size, file.identity, file.sha256 and f"sha256:{file.sha256}")
+        self._places = {
+            RemoteFile(path, file.size, file.identity, file.sha256 and f"sha256:{file.sha256}"): (
+                commit,
+                given,
+            )
             for path, given in located.items()
             for file in [files[given]]
-        ]
+        }
+        return list(self._places)
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes:
         """A range of a file, of the commit that was listed."""
-        path = self._paths.get(file.path)
-        if path is None:
-            raise ObjectMissing(f"'{file.path}' is no longer in '{self.address}'")
+        place = self._places.get(file)
+        if place is None:
+            raise ObjectMissing(f"'{file.path}' is no longer in '{self.address}' as it was listed")
+        commit, path = place
         url = self._hub.hf_hub_url(
-            self._at.repository, path, revision=self._commit, endpoint=self._endpoint
+            self._at.repository, path, revision=commit, endpoint=self._endpoint
         )
         headers = {**self._hub.utils.build_hf_headers(), "Accept-Encoding": "identity"}
         headers["Range"] = f"bytes={start}-{end - 1}"
@@ -112,11 +116,12 @@ class HubSource(Source):
 
     def local(self, file: RemoteFile) -> Path | None:
         """Where the hub's own cache has a file; None if that is another user's."""
-        path = self._paths.get(file.path)
-        if path is None:
+        place = self._places.get(file)
+        if place is None:
             return None
+        commit, path = place
         found = self._hub.try_to_load_from_cache(
-            self._at.repository, path, revision=self._commit, cache_dir=self._cache()
+            self._at.repository, path, revision=commit, cache_dir=self._cache()
         )
         if not isinstance(found, str):
             return None

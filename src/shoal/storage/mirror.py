@@ -195,11 +195,11 @@ class Mirror:
                 os.path.dirname(f"{folder}/{path}")  # noqa: PTH120 - for each file of each model
                 for path in files
             }
-            for one in (str(folder), *made):
-                os.makedirs(one, exist_ok=True)  # noqa: PTH103
             for path in [path for path in placed.files if path not in files]:
                 (folder / path).unlink(missing_ok=True)
                 del placed.files[path]
+            for one in (str(folder), *made):
+                os.makedirs(one, exist_ok=True)  # noqa: PTH103
             for entry in () if is_new else folder.iterdir():
                 if listing.is_version(entry.name) and entry.name not in folders:
                     shutil.rmtree(entry, ignore_errors=True)  # with what is left in it
@@ -209,6 +209,8 @@ class Mirror:
                 elif placed.files.get(path) != file:
                     temporary = (folder / path).with_name(f".{secrets.token_hex(4)}")
                     self._place(found[file], temporary)
+                    if (folder / path).is_dir():  # it was a folder until now
+                        shutil.rmtree(folder / path, ignore_errors=True)
                     temporary.replace(folder / path)
                 placed.files[path] = file
 

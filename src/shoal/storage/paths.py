@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _LONGEST_PART = 255  # bytes of one name, on the file systems of Linux
 _LONGEST = 3000  # bytes of all, below the folder of the cache
+_MOST_PARTS = 64  # folders are made and removed recursively
 
 
 def why_unsafe(path: str) -> str:
@@ -22,6 +23,8 @@ def why_unsafe(path: str) -> str:
         return "it contains an empty part"
     if "." in parts or ".." in parts:
         return "it contains '.' or '..' as a part"
+    if len(parts) > _MOST_PARTS:
+        return f"it has more than {_MOST_PARTS} parts"
     try:
         lengths = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:

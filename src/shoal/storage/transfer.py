@@ -313,7 +313,11 @@ def _take_local(source: Source, file: RemoteFile, cache: RepositoryCache, key: s
     temporary = cache.temporary()
     with cache.writing():
         place_file(path, temporary, link_from_bytes=0)
-    return cache.add(key, temporary, digest_of(temporary, "sha256"))
+    digest = digest_of(temporary, "sha256")
+    if file.digest.startswith("sha256:") and file.digest.replace(":", "-") != digest:
+        temporary.unlink(missing_ok=True)  # it was replaced or damaged since it was listed
+        return None
+    return cache.add(key, temporary, digest)
 
 
 def _too_short(download: FileDownload, found: int, expected: int) -> ObjectDamaged:

@@ -34,7 +34,16 @@ _PIECE_BYTES = 1 << 20
 _LONGEST_HEADER_BYTES = 16 << 20  # of one entry of a tar archive
 _LONGEST_CHAIN = 16  # of links to links
 _OPENERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError)
+# What the libraries raise for bytes that they do not understand; ValueError is for names.
+_BROKEN = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    ValueError,
+)
 
 
 class Unpacked(NamedTuple):
@@ -69,6 +78,7 @@ class _Unpacking:
         self._shown = shown
         self._limit = limit_bytes
         self._left = limit_bytes
+        self._entries = 0
         self._files: dict[str, Unpacked] = {}
         self._links: dict[str, str] = {}
 
@@ -97,8 +107,6 @@ class _Unpacking:
         return self._files
 
     def _take(self, entry: _Entry) -> None:
-        if len(self._files) + len(self._links) >= MOST_FILES:
-            raise self._refused(f"it has more than {MOST_FILES} files")
         if entry.content is None:
             self._links[entry.path] = entry.link
             return
@@ -137,7 +145,9 @@ class _Unpacking:
         stream = opened if opener is None else opener(opened)
         bounded = _BoundedReader(stream, self)  # type: ignore[arg-type]
         with tarfile.open(fileobj=bounded, mode="r:") as archive:  # type: ignore[call-overload]
-            for member in archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # or else it keeps every header that it has read
+                self._count_entry()
                 if member.isdir():
                     self._checked(member.name, folder=True)
                     continue
@@ -154,6 +164,7 @@ class _Unpacking:
     def _zip(self, opened: IO[bytes]) -> Generator[_Entry, None, None]:
         with zipfile.ZipFile(opened) as archive:
             for info in archive.infolist():
+                self._count_entry()
                 if info.is_dir():
                     self._checked(info.filename, folder=True)
                     continue
@@ -174,6 +185,11 @@ class _Unpacking:
                     raise self._refused(f"'{path}' is a device or a pipe")
 
     # ---- checks
+
+    def _count_entry(self) -> None:
+        self._entries += 1
+        if self._entries > MOST_FILES:
+            raise self._refused(f"it has more than {MOST_FILES} files and folders")
 
     def _checked(self, name: str, *, folder: bool = False) -> str:
         """A path of the archive, if it stays inside the folder."""

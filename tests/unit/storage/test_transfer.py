@@ -425,3 +425,27 @@ def test_what_is_left_to_download_is_counted(in_ranges, s3, tmp_path):
         mirrors.local(f"{s3.address}/models")
     assert most[0] == 300_005
     assert counts == {"downloaded": 300_005, "left": 0}
+
+
+def test_a_list_of_ranges_that_was_cut_off_is_not_believed(in_ranges, mirrors, s3, tmp_path):
+    s3.objects[MODEL] = LARGE
+    s3.faults.append(Fault(key=MODEL, status=403))
+    with pytest.raises(StorageRefused):
+        fetched(mirrors, s3)
+    (journal,) = (tmp_path / "cache/partial").glob("*.ranges")
+    with journal.open("a") as opened:
+        opened.write("1048565536 131072\n")  # "10485..." without its end, and the next row
+    s3.faults.clear()
+    assert fetched(mirrors, s3) == LARGE
+
+
+def test_a_file_becomes_a_folder_and_a_file_again(mirrors, s3):
+    mirror = mirrors().open(f"{s3.address}/models")
+    for objects in ({"words": b"one"}, {"words/en.txt": b"two"}, {"words": b"three"}):
+        s3.objects.clear()
+        s3.objects |= {MODEL: b"weights"}
+        s3.objects |= {f"models/a/1/{path}": content for path, content in objects.items()}
+        mirror.refresh()
+        folder = mirror.fetch("a", lambda all_: all_) / "1"
+        for path, content in objects.items():
+            assert (folder / path).read_bytes() == content

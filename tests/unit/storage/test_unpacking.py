@@ -201,3 +201,37 @@ def test_a_full_disk(tmp_path, target):
     target.write_text("in the way")
     with pytest.raises((CacheUnusable, ContentRefused)):
         unpack(path, target)
+
+
+@pytest.mark.parametrize(
+    ("make", "entries"),
+    [
+        (tar, [("m/1/model.onnx", b"x")] * 4),  # the same path again and again
+        (tar, [special(f"m/{n}", tarfile.DIRTYPE) for n in range(4)]),
+        (zipped, [(f"m/{n}/", b"") for n in range(4)]),
+    ],
+)
+def test_too_many_entries_that_leave_no_files(tmp_path, target, monkeypatch, make, entries):
+    monkeypatch.setattr(unpacking, "MOST_FILES", 3)
+    assert "more than 3 files and folders" in refusal(make(tmp_path / "a", entries), target)
+
+
+def test_headers_that_were_read_are_not_kept(tmp_path, target, monkeypatch):
+    kept = []
+    opened = tarfile.open
+    monkeypatch.setattr(tarfile, "open", lambda *a, **k: kept.append(opened(*a, **k)) or kept[-1])
+    unpacking.unpack(tar(tmp_path / "a", [(f"m/{n}", b"x") for n in range(9)]), target, "shown")
+    assert len(kept[-1].members) <= 1
+
+
+def test_a_path_that_is_too_deep(tmp_path, target):
+    deep = tar(tmp_path / "a", [("a/" * 1000 + "b", b"x")])
+    assert "more than 64 parts" in refusal(deep, target)
+
+
+def test_a_zip_archive_of_a_later_version(tmp_path, target):
+    path = zipped(tmp_path / "a.zip", [("m/1/model.onnx", b"x")])
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 200  # the version that is needed to read it
+    path.write_bytes(content)
+    assert "damaged" in refusal(path, target)
