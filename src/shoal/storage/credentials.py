@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -171,8 +172,8 @@ def _boto_provider(profile: str) -> Callable[[], Any]:
 def _from_process(command: str, profile: str) -> dict[str, Any]:
     """The credentials that a program prints (`credential_process`)."""
     try:
-        done = subprocess.run(  # noqa: S602 - the user's own configuration file names it
-            command, shell=True, check=True, capture_output=True, timeout=_PROCESS_SECS
+        done = subprocess.run(  # noqa: S603 - the user's own configuration file names it
+            shlex.split(command), check=True, capture_output=True, timeout=_PROCESS_SECS
         )
         printed = json.loads(done.stdout)
         expires = printed.get("Expiration")
