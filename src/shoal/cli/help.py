@@ -20,23 +20,25 @@ _EXAMPLES = (
     ("{program} {repository} --http-port=9000", "the same on another port"),
     ("{program} {functions}", "serve the functions in a file"),
     ("{program} {repository} --model-control-mode=poll", "follow changes in the folder"),
+    ("{program} {address}", "download models and serve them"),
 )
 
 
 def serve_help(program: str, *, paths: bool = True, width: int | None = None) -> str:
     """The help of `shoal serve`; `paths` says whether it takes bare paths."""
     width = fitted(width)
-    repository = "models" if paths else "--model-repository=models"
-    functions = "app.py" if paths else "--model-repository=app.py"
+    flag = "" if paths else "--model-repository="
+    places = {"repository": "models", "functions": "app.py", "address": "s3://bucket/models"}
+    shown = {name: f"{flag}{place}" for name, place in places.items()}
     examples = [
-        (command.format(program=program, repository=repository, functions=functions), meaning)
-        for command, meaning in _EXAMPLES
+        (command.format(program=program, **shown), meaning) for command, meaning in _EXAMPLES
     ]
     words = "[PATH ...] [OPTION ...]" if paths else "[OPTION ...]"
     introduction = (
         "Serve the models of one or more repositories. A repository is a folder with one folder "
         "per model, laid out as for Triton; models without a config.pbtxt are served too. A Python "
-        "file with @shoal.model functions, or a single model file, works too."
+        "file with @shoal.model functions, a single model file, or an address such as "
+        "s3://bucket/models works too."
     )
     usage = (
         "Write --name=value or --name value. A boolean takes true or false; without a value it "
