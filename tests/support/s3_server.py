@@ -17,6 +17,11 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 BUCKET = "bucket"
+NO_TAG = "none"  # as an ETag: the object has none
+
+
+def _quoted(tag: str) -> str:
+    return f'W/"{tag.removeprefix("W/")}"' if tag.startswith("W/") else f'"{tag}"'
 
 
 @dataclass
@@ -143,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         etag, content = self.s3.etag(key), self.s3.objects[key]
         wanted = self.headers.get("If-Match", "").strip('"')
-        if wanted and wanted != etag:
+        if wanted and (wanted != etag or etag.startswith("W/")):
             self._fail(412, "PreconditionFailed", {})
             return
         total, status, extra = len(content), 200, {}
@@ -165,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(
             status,
             content,
-            ETag=f'"{etag}"',
+            **({} if etag == NO_TAG else {"ETag": _quoted(etag)}),
             Content_Length=length,
             Last_Modified="Mon, 02 Jan 2023 03:04:05 GMT",
             **extra,
@@ -189,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         coded = quote if query.get("encoding-type") == "url" else escape
         rows = "".join(
             f"<Contents><Key>{coded(key)}</Key><LastModified>2023-01-02T03:04:05.000Z</LastModified>"
-            f"<ETag>&quot;{self.s3.etag(key)}&quot;</ETag><Size>{len(self.s3.objects[key])}</Size>"
+            f"{self._listed_tag(key)}<Size>{len(self.s3.objects[key])}</Size>"
             "</Contents>"
             for key in page
         )
@@ -203,6 +208,10 @@ class _Handler(BaseHTTPRequestHandler):
             + "</ListBucketResult>"
         )
         self._send(200, body.encode())
+
+    def _listed_tag(self, key: str) -> str:
+        tag = self.s3.etag(key)
+        return "" if tag == NO_TAG else f"<ETag>{escape(_quoted(tag))}</ETag>"
 
     def do_PUT(self) -> None:
         key, _ = self._split()

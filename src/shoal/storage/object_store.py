@@ -25,6 +25,7 @@ from shoal.storage.source import RemoteFile, Source, Workspace
 from shoal.storage.stores import READ_SECS, locate, open_store
 
 _CHUNK_BYTES = 4 << 20
+_NO_TAG, _WEAK = "-", "W/"  # an object without an ETag, and one that a request cannot require
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CONTENT_TAG = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")  # of S3: made from the content
 _STATUS = re.compile(r"status code: ([0-9]{3})")
@@ -154,11 +155,11 @@ class ObjectStoreSource(Source):
 
     def _file(self, entry: Mapping[str, Any]) -> RemoteFile:
         path = entry["path"].removeprefix(self._prefix)
-        tag = (entry["e_tag"] or "").removeprefix("W/").strip('"')
+        tag = (entry["e_tag"] or _NO_TAG).replace('"', "")
         version = entry["version"] or ""
-        identity = tag or version or str(entry["last_modified"])
-        if self.address.scheme != "s3" or not _CONTENT_TAG.fullmatch(tag):
-            identity = f"{identity} {version} {path}"  # a time, say: of this object alone
+        identity = tag
+        if self.address.scheme != "s3" or not _CONTENT_TAG.fullmatch(tag):  # of this object alone
+            identity = f"{tag} {version or entry['last_modified']} {path}"
         is_digest = self.address.scheme == "s3" and _MD5.fullmatch(tag)
         return RemoteFile(path, entry["size"], identity, f"md5:{tag}" if is_digest else "")
 
@@ -192,7 +193,8 @@ class ObjectStoreSource(Source):
     def _get(self, file: RemoteFile, start: int, end: int) -> tuple[Any, int]:
         """The response of a request for a range, and where in the object it begins."""
         tag = file.identity.partition(" ")[0]
-        options: Any = {"if_match": f'"{tag}"'}
+        has_strong_tag = tag != _NO_TAG and not tag.startswith(_WEAK)
+        options: Any = {"if_match": f'"{tag}"'} if has_strong_tag else {}
         ranged = (start, end) != (0, file.size) and not self._without_ranges
         if ranged:
             options["range"] = (start, end)
@@ -203,7 +205,8 @@ class ObjectStoreSource(Source):
                 raise
             self._without_ranges = True
             return self._get(file, start, end)
-        if self._file({**got.meta, "path": self._prefix}).identity.partition(" ")[0] != tag:
+        found = (got.meta["e_tag"] or _NO_TAG).replace('"', "")
+        if found.removeprefix(_WEAK) != tag.removeprefix(_WEAK):
             raise self._changed(file)
         return got, start if ranged else 0
 

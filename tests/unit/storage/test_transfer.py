@@ -20,7 +20,7 @@ from shoal.storage.mirrors import Mirrors, StorageSettings
 from shoal.storage.progress import Progress, RateLimit
 from shoal.storage.retries import RetryPolicy
 from tests.support.s3_fixtures import QUICK
-from tests.support.s3_server import Fault
+from tests.support.s3_server import NO_TAG, Fault
 
 MODEL = "models/a/1/model.bin"
 LARGE = os.urandom(300_000)
@@ -449,3 +449,15 @@ def test_a_file_becomes_a_folder_and_a_file_again(mirrors, s3):
         folder = mirror.fetch("a", lambda all_: all_) / "1"
         for path, content in objects.items():
             assert (folder / path).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "tag", [NO_TAG, "W/1234", "0x8D-time", "d41d8cd98f00b204e9800998ecf8427e-2"]
+)
+def test_stores_with_other_etags(in_ranges, mirrors, s3, tag):
+    s3.objects[MODEL] = LARGE
+    s3.etags[MODEL] = tag
+    assert fetched(mirrors, s3) == LARGE
+    s3.requests.clear()
+    assert fetched(mirrors, s3) == LARGE
+    assert s3.requests == [("GET", "list", "")]
