@@ -10,6 +10,7 @@ times of the archive have no effect.
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import hashlib
 import lzma
@@ -81,6 +82,7 @@ class _Unpacking:
         self._entries = 0
         self._files: dict[str, Unpacked] = {}
         self._links: dict[str, str] = {}
+        self._entries = 0  # with folders, and with files that occur again
 
     def run(self, archive: Path) -> dict[str, Unpacked]:
         try:
@@ -97,7 +99,7 @@ class _Unpacking:
         except (NotADirectoryError, IsADirectoryError, FileExistsError):
             raise self._refused("one of its paths is both a file and a folder") from None
         except OSError as error:
-            if isinstance(error, gzip.BadGzipFile):
+            if error.errno in (None, errno.EINVAL):  # of gzip or bz2, or a seek to nowhere
                 raise self._refused(f"it is damaged ({error})") from None
             raise CacheUnusable(
                 f"'{self._shown}' cannot be unpacked into '{self._target.parent}': {error.strerror}"
@@ -160,12 +162,14 @@ class _Unpacking:
                     yield _Entry(path, archive.extractfile(member))
                 else:
                     raise self._refused(f"'{path}' is a device or a pipe")
+        while bounded.read(_PIECE_BYTES):  # the checksum of the whole is at its end
+            pass
 
     def _zip(self, opened: IO[bytes]) -> Generator[_Entry, None, None]:
         with zipfile.ZipFile(opened) as archive:
             for info in archive.infolist():
                 self._count_entry()
-                if info.is_dir():
+                if info.filename.endswith("/"):
                     self._checked(info.filename, folder=True)
                     continue
                 path = self._checked(info.filename)
@@ -193,6 +197,9 @@ class _Unpacking:
 
     def _checked(self, name: str, *, folder: bool = False) -> str:
         """A path of the archive, if it stays inside the folder."""
+        self._entries += 1
+        if self._entries > 3 * MOST_FILES:
+            raise self._refused(f"it has more than {MOST_FILES} files")
         path = name.removesuffix("/") if folder else name
         while path.startswith("./"):
             path = path[2:].lstrip("/")

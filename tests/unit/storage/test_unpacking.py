@@ -168,6 +168,12 @@ def test_too_many_files(tmp_path, target, monkeypatch, make):
     assert "more than 10 files" in refusal(path, target)
 
 
+def test_files_that_occur_again_and_again(tmp_path, target, monkeypatch):
+    monkeypatch.setattr(unpacking, "MOST_FILES", 10)
+    path = tar(tmp_path / "same", [("a/1/model.onnx", b"x")] * 31)
+    assert "more than 10 files" in refusal(path, target)
+
+
 def test_a_header_that_would_fill_the_memory(tmp_path, target):
     info = tarfile.TarInfo("././@PaxHeader")
     info.type, info.size = tarfile.XHDTYPE, 8 << 30
@@ -184,14 +190,16 @@ def test_what_is_no_archive(tmp_path, target, content):
     assert "not a tar or zip archive" in refusal(path, target)
 
 
-@pytest.mark.parametrize("kind", ["tar.gz", "zip"])
-def test_a_damaged_archive(tmp_path, target, kind):
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("kind", ["w:gz", "w:bz2", "w:xz", "zip"])
+def test_a_damaged_archive(tmp_path, target, kind, cut):
     content = hashlib.shake_256(b"").digest(200_000)
-    make = zipped if kind == "zip" else tar
-    path = make(tmp_path / "x", [("a/1/model.onnx", content), ("a/1/other", content)])
+    entries = [("a/1/model.onnx", content), ("a/1/other", content)]
+    path = tmp_path / "x"
+    zipped(path, entries) if kind == "zip" else tar(path, entries, kind)
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 3] ^= 0xFF
-    path.write_bytes(raw if kind == "zip" else raw[: len(raw) // 2])
+    path.write_bytes(raw[: len(raw) // 2] if cut else raw)
     assert "damaged" in refusal(path, target)
 
 
