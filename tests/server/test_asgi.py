@@ -12,6 +12,7 @@ import pytest
 import shoal
 from shoal.config.options import NamedSetting
 from shoal.errors import ConfigError
+from shoal.frontends.http.functions.application import _address
 from shoal.testing.server import running_server, wait_until
 from tests.support.fakes import WAIT_SECS
 from tests.support.keys import bearer, write_keys
@@ -377,3 +378,10 @@ def test_an_application_that_does_not_start(tmp_path):
         running_server(file),
     ):
         pass
+
+
+def test_hosts_of_requests_for_applications():
+    assert _address("host:80") == ("host", 80)
+    assert _address("[::1]:80") == ("::1", 80)
+    assert _address("host:" + "9" * 5000)[1] is None
+    assert _address("unix:") is None

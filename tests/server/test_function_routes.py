@@ -21,6 +21,7 @@ from PIL import Image
 
 import shoal
 from shoal.testing.server import HttpCall, running_server, wait_until
+from shoal.wire.json_limits import MOST_CONTAINERS
 from tests.support.fakes import WAIT_SECS
 
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -464,6 +465,17 @@ def test_fields_that_do_not_fit(running, path, body, text):
 )
 def test_uploads_and_objects_that_do_not_fit(running, path, body, headers, text):
     assert text in error(post(running, path, body, headers))
+
+
+@pytest.mark.parametrize("part", ["box", "rows", "file"])
+def test_json_in_a_form_has_the_limits_of_a_json_body(running, part):
+    many = "[" + ",".join(["[]"] * (MOST_CONTAINERS + 1)) + "]"
+    if part == "file":
+        answer = post(running, "/grow", form(box=many.encode()), FORM)
+    else:
+        path = {"box": "/grow", "rows": "/matrix"}[part]
+        answer = post(running, path, form(**{part: many}), FORM)
+    assert f"more than {MOST_CONTAINERS} lists and objects" in error(answer)
 
 
 def test_an_exception_is_logged_with_the_request(running, caplog):

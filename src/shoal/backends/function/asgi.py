@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
@@ -54,6 +55,8 @@ BACKEND = "function"
 REQUEST, BODY, HEAD = "request", "body", "head"
 _ARGUMENTS = ["scope", "receive", "send"]
 _MOST_AHEAD_BYTES = 1 << 20  # that a client has not read, before the application has to wait
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_NOT_IN_VALUES = re.compile(r"[\r\n\0]")
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 
 Application = Callable[..., Awaitable[None]]
@@ -287,11 +290,7 @@ class _ApplicationCall:
         if kind == "http.response.start":
             if self._head is not None or self._begun:
                 raise RuntimeError("the application began its response twice")
-            headers = [
-                (bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
-                for name, value in message.get("headers", ())
-            ]
-            self._head = orjson.dumps({"status": message["status"], "headers": headers})
+            self._head = _checked_head(message)
             return
         if kind != "http.response.body":
             raise RuntimeError(f"the application sent a message of type '{kind}'")
@@ -330,6 +329,21 @@ class _ApplicationCall:
             error = BackendFailure(f"{type(error).__name__}: {error}")
         with contextlib.suppress(Internal):  # it was answered this very moment
             self._pending.send(error=error)
+
+
+def _checked_head(message: Message) -> bytes:
+    """The head of a response. RuntimeError, without the values, if it cannot be one: a client
+    would take a line break for the end of a header."""
+    status = message["status"]
+    if not isinstance(status, int) or not 200 <= status <= 599:
+        raise RuntimeError(f"the application sent the status {status!r}")
+    headers: list[tuple[str, str]] = []
+    for name, value in message.get("headers", ()):
+        shown, text = bytes(name).decode("latin-1"), bytes(value).decode("latin-1")
+        if not _HEADER_NAME.fullmatch(shown) or _NOT_IN_VALUES.search(text):
+            raise RuntimeError(f"the application sent the header {shown!r} with a forbidden sign")
+        headers.append((shown, text))
+    return orjson.dumps({"status": int(status), "headers": headers})
 
 
 class _Lifespan:

@@ -202,7 +202,7 @@ def response_lines(status: int, headers: Sequence[Header]) -> bytes:
         lines.append(b"%b: %b\r\n" % (name, value))
     given = b"".join(lines)
     if given.count(b"\n") != len(lines) or given.count(b"\r") != len(lines):
-        raise ValueError(f"a response header holds a line break: {list(headers)!r}")
+        raise ValueError(f"a response header holds a line break: {[name for name, _ in headers]!r}")
     return given
 
 

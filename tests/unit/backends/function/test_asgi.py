@@ -15,6 +15,7 @@ from shoal.backends.function.asgi import (
     _MOST_AHEAD_BYTES,
     ApplicationDeclaration,
     ApplicationModel,
+    _checked_head,
     is_application,
 )
 from shoal.core.dtypes import BYTES
@@ -126,3 +127,25 @@ def test_nothing_waits_where_no_client_reports(model):
     model([pending])
     assert pending.ended.wait(WAIT_SECS)
     assert pending.sent == 30 * CHUNK
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (200, [(b"x-name", b"secret\r\nset-cookie: a=b")]),
+        (200, [(b"x-name: a\r\nx-other", b"secret")]),
+        (200, [(b"transfer-encoding ", b"secret")]),
+        (99999, []),
+        (101, []),
+        ("200 OK\r\nx-name: secret", []),
+    ],
+)
+def test_a_response_head_that_cannot_be_sent(status, headers):
+    with pytest.raises(RuntimeError, match="the application sent the"):
+        _checked_head({"status": status, "headers": headers})
+
+
+def test_values_of_headers_are_not_shown():
+    with pytest.raises(RuntimeError) as caught:
+        _checked_head({"status": 200, "headers": [(b"set-cookie", b"key=secret\n")]})
+    assert "secret" not in str(caught.value)

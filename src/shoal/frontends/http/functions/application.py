@@ -25,6 +25,7 @@ from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import attach, serve_traced
 
 _REPORTED_BYTES = 256 * 1024  # less than what an application may be ahead
+_LONGEST_PORT = 5  # digits
 # The server writes these itself.
 _OWN_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"connection", b"date"))
 
@@ -150,4 +151,5 @@ def _address(text: str) -> tuple[str, int | None] | None:
     host, colon, port = text.rpartition(":")
     if not text or text.startswith("unix:"):
         return None
-    return (host.strip("[]"), int(port)) if colon and port.isdecimal() else (text, None)
+    has_port = colon and port.isdecimal() and len(port) <= _LONGEST_PORT
+    return (host.strip("[]"), int(port)) if has_port else (text, None)

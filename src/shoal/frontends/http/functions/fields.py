@@ -31,7 +31,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import InvalidArgument
 from shoal.frontends.http.upload import Upload
 from shoal.tasks.request import File
-from shoal.wire import json_data, json_text
+from shoal.wire import json_data, json_limits, json_text
 from shoal.wire.generate import shape_for
 
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -278,9 +278,16 @@ def _listed_text(text: SentText) -> Any:
     if not text.lstrip().startswith("["):
         return [text]
     try:
-        return json_text.loads(text.encode())
+        return _json_of(text)
+    except json_limits.TooMuch:
+        raise
     except InvalidArgument:
         return [text]
+
+
+def _json_of(text: SentText) -> Any:
+    """What a text of a query or form is as JSON, within the limits of a body that is JSON."""
+    return json_limits.loads(text.encode("utf-8", "replace"), 0)
 
 
 # ---- elements
@@ -316,11 +323,14 @@ def _documents(field: FunctionField, _datatype: DataType, elements: Sequence[Any
 
     def document(value: Any, _where: str) -> bytes:
         if isinstance(value, File):
+            json_limits.check_counts(value.data, 0)  # the function parses it
             return bytes(value.data)
         if not isinstance(value, SentText) or is_text:
             return json_text.dumps(value)
         try:
-            return json_text.dumps(json_text.loads(value.encode()))
+            return json_text.dumps(_json_of(value))
+        except json_limits.TooMuch:
+            raise
         except InvalidArgument:
             return json_text.dumps(str(value))  # the function says what it expects
 
