@@ -308,3 +308,24 @@ def test_a_password_of_netrc_is_sent_as_it_is(mirrors, monkeypatch, tmp_path):
     source = mirrors.open("https://host/models.tar.gz").source
     sent = source._file._authorization.removeprefix("Basic ")
     assert base64.b64decode(sent) == b"user:a%20b"
+
+
+def test_archives_whose_addresses_differ_in_the_query_only(mirrors):
+    contents = {
+        name: packed({f"models/{name}/1/model.onnx": name.encode() * 100}, "tar")
+        for name in ("a", "b")
+    }
+
+    class Selecting(Quiet):
+        def do_GET(self):
+            content = contents[self.path[-1]]
+            self.send_response(200)  # without ETag and Last-Modified
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            with contextlib.suppress(OSError):  # only its head was wanted
+                self.wfile.write(content)
+
+    with served(Selecting) as url:
+        first, second = (mirrors.local(f"{url}/models.tar?name={name}") for name in contents)
+        assert files(first) == {"a/1/model.onnx": b"a" * 100}
+        assert files(second) == {"b/1/model.onnx": b"b" * 100}

@@ -7,6 +7,7 @@ addresses of object stores are valid for GET only.
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.client
 import ipaddress
 import netrc
@@ -111,7 +112,7 @@ class HttpFile:
                     f"the certificate of '{self._shown}' is not trusted: {reason.verify_message}; "
                     "name the authority's certificates in SSL_CERT_FILE"
                 ) from None
-            why = redacted(str(reason)) or type(reason).__name__
+            why = redacted(str(reason))[:500] or type(reason).__name__
             raise StorageUnreachable(f"'{self._shown}' cannot be read: {why}") from None
 
     def _body(self, response: IO[bytes], count: int) -> bytes:
@@ -132,9 +133,10 @@ class HttpFile:
         if not re.fullmatch(r"\d{1,18}", length):
             raise ContentRefused(f"the server of '{self._shown}' does not report the file's size")
         tag = (headers["ETag"] or "").removeprefix("W/").strip('"')
-        return FileState(
-            int(length), tag or f"{headers['Last-Modified'] or 'unknown'} {length}", ranges
-        )
+        # Without a tag it is that of this address, whose query may select the file.
+        at = hashlib.sha256(self._url.encode("utf-8", "surrogatepass")).hexdigest()
+        identity = tag or f"{headers['Last-Modified'] or 'unknown'} {length} {at}"
+        return FileState(int(length), identity, ranges)
 
     def _refusal(self, status: int, headers: Message) -> StorageError:
         shown = f"'{self._shown}'"

@@ -89,7 +89,8 @@ class Mirrors:
             if mirror is None:
                 cache, server = self._cache(address.scheme)
                 source = open_source(address, _Workspace(address, cache, self._transfer))
-                folder = server.path / slug(str(address))
+                # Addresses may differ in what is not shown of them.
+                folder = server.path / f"{len(self._mirrors)}-{slug(str(address))}"
                 mirror = self._mirrors[address] = Mirror(source, cache, self._transfer, folder)
             return mirror
 
