@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -38,14 +37,12 @@ from shoal.link.channel import MOST_BYTES
 from shoal.link.link import Link
 from shoal.logs import Log
 from shoal.models.version import Model
-from shoal.scheduler.batcher import BatcherClosed
 from shoal.statistics.trace_settings import Changes
 from shoal.tasks.workers import Workers
 
 _ANSWER_SECS = 10.0  # for what the engine answers at once, unless it is stopped
 _READINESS_SECS = 2.0  # less than most probes wait
 _MOST_FILE_BYTES = MOST_BYTES - (1 << 20)  # of a model that a request brings
-_POLL_NS = 250_000_000  # less than the engine waits for front ends to see a change
 _THREADS = 4  # that read the files of tasks
 
 _ALL: Key = ("", 0)  # all models
@@ -80,8 +77,7 @@ class LinkedEngine(Engine):
         self._connection: EngineConnection | None = None
         self._replicas: Replicas | None = None
         if load_replica is not None:
-            self._replicas = Replicas(load_replica, self._send_replica)
-        self._polled_ns = 0  # when the link was last looked at for replicas
+            self._replicas = Replicas(load_replica, self._send_replica, self._poll)
         self._exiting = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-lookup")
         self._lock = threading.Lock()  # guards what follows
@@ -202,30 +198,12 @@ class LinkedEngine(Engine):
             self._infer(request, model, model.key)
 
     def _run_here(self, request: Request, model: LinkedModel) -> bool:
-        """Have the replica of `model` take a request over; false if there is none. Traces are the
-        engine's."""
-        if model.plan is None or request.trace is not None or not self._poll(request.start_ns):
-            return False
-        replica, inputs = model.replica, request.inputs
-        if replica is None:
-            return False
-        try:
-            replica.accept(request)
-        except BatcherClosed:
-            request.inputs = inputs
-            return False
-        return True
+        """Have the replica of `model` take a request over; false if there is none."""
+        return self._replicas is not None and self._replicas.accept(request, model)
 
-    def _poll(self, now_ns: int) -> bool:
-        """Whether this process knows which models have changed. One that was stopped has to read
-        that first: the engine does not wait for it longer than for _SEEN_SECS."""
-        if now_ns - self._polled_ns < _POLL_NS:
-            return True
-        polled_ns, connection = time.monotonic_ns(), self._connection
-        if connection is None or not connection.poll():
-            return False
-        self._polled_ns = polled_ns
-        return True
+    def _poll(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.poll()
 
     def _infer(self, request: Request, model: LinkedModel | None, key: int) -> None:
         connection = self._linked()
@@ -245,8 +223,9 @@ class LinkedEngine(Engine):
         """See `Engine`."""
         first = requests[0]
         known = self._models.get((first.model_name, first.model_version))
-        if known is not None and known.replica is not None and self._poll(first.start_ns):
-            replica = known.replica
+        if known is not None and known.replica is not None:
+            assert self._replicas is not None
+            replica = known.replica if self._replicas.are_current(first.start_ns) else None
             if replica is not model:  # loaded or dropped since the template was made
                 return requests
             taken = replica.accept_group(requests)

@@ -15,11 +15,13 @@ import dataclasses
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from shoal.backends.registry import BackendRegistry
+from shoal.core.request import Request
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.models.ensemble import load_version
 from shoal.models.replicas import ReplicaReporter, may_have_replicas
@@ -28,6 +30,7 @@ from shoal.models.spec import ModelSpec, ServingContext
 from shoal.models.version import Model
 from shoal.repository import memory
 from shoal.repository.preparation import fingerprints
+from shoal.scheduler.batcher import BatcherClosed
 from shoal.tasks.endpoint import PARAMETER as TASK
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORT_SECS = 0.5
+_POLL_NS = 250_000_000  # less than the engine waits for front ends to see a change
 
 Plan = tuple[dict[str, str], str]  # the settings of the backend, and a digest of the model's files
 Send = Callable[[int, Any], None]  # a model's key and the report of its replica; None: it is closed
@@ -97,9 +101,14 @@ class Replicas:
     """The replicas of a front end. Its methods belong to the loop's thread, unless they say
     otherwise."""
 
-    def __init__(self, load: Callable[[LinkedModel], Model], send: Send) -> None:
+    def __init__(
+        self, load: Callable[[LinkedModel], Model], send: Send, poll: Callable[[], bool]
+    ) -> None:
+        """`poll` handles what the engine has sent; false where that is not possible."""
         self._load = load
         self._send = send
+        self._poll = poll
+        self._polled_ns = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-replica")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()  # guards what follows, and `replica` of all models
@@ -143,6 +152,34 @@ class Replicas:
             self._call(self._report_later)
         else:
             replica.close()
+
+    def accept(self, request: Request, model: LinkedModel) -> bool:
+        """Have the replica of a model take a request over; false if there is none. From any thread.
+        Raises as `ServedModel.accept`. Requests that may be traced are for the engine."""
+        if model.plan is None or request.trace is not None:
+            return False
+        if not self.are_current(request.start_ns):
+            return False
+        replica, inputs = model.replica, request.inputs
+        if replica is None:
+            return False
+        try:
+            replica.accept(request)
+        except BatcherClosed:  # it is being replaced at this moment
+            request.inputs = inputs
+            return False
+        return True
+
+    def are_current(self, now_ns: int) -> bool:
+        """Whether this process knows which models have changed. One that was stopped reads that
+        first: the engine waits only for a second until all front ends have seen a change."""
+        if now_ns - self._polled_ns < _POLL_NS:
+            return True
+        polled_ns = time.monotonic_ns()
+        if not self._poll():
+            return False
+        self._polled_ns = polled_ns
+        return True
 
     def drop(self, model: LinkedModel) -> None:
         """Run no more requests of the model here; those that are queued are served. From any
