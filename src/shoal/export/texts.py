@@ -135,11 +135,15 @@ def text_config(source: str, what: str, task: str, rows: int, fillers: str, long
 
 
 def length_buckets(longest: int) -> list[int]:
-    """The bounds of lengths that share a batch, two per octave: at most a third is padding."""
-    ends = [8]
+    """The bounds of lengths that share a batch, from 16 tokens on four for each doubling.
+
+    At most a fifth of a longer row is padding; batches of short rows gain more by being large.
+    """
+    ends = [8, 12, 16]
     while ends[-1] < longest:
-        ends.append(ends[-1] * 3 // 2 if ends[-1] & (ends[-1] - 1) == 0 else ends[-1] * 4 // 3)
-    return ends
+        octave = 1 << (ends[-1].bit_length() - 1)
+        ends.append(ends[-1] + octave // 4)
+    return [end for end in ends if end < longest] + [next(end for end in ends if end >= longest)]
 
 
 def write_labels(folder: Path, labels: Sequence[str]) -> None:

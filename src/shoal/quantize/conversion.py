@@ -66,7 +66,12 @@ def _static(source: Path, target: Path, samples: Sequence[Feed], reduce_range: b
     with tempfile.TemporaryDirectory(prefix="shoal-quantize-") as scratch:
         prepared = Path(scratch) / "prepared.onnx"
         try:
-            quant_pre_process(str(source), str(prepared), save_as_external_data=_is_large(source))
+            quant_pre_process(
+                str(source),
+                str(prepared),
+                skip_symbolic_shape=True,
+                save_as_external_data=_is_large(source),
+            )
         except Exception:  # noqa: BLE001 - without it, only fewer shapes are known
             prepared = source
         quantize_static(

@@ -81,7 +81,7 @@ def test_what_is_written(tmp_path):
     config = (folder / "config.pbtxt").read_text()
     assert "max_batch_size: 7" in config
     assert '"input_ids=0, attention_mask=0"' in config
-    assert '"8, 12, 16, 24"' in config  # lengths that share a batch
+    assert '"8, 12, 16, 20"' in config  # lengths that share a batch
     assert (folder / "README.md").read_text() == "whose it is"
     assert [path.name for path in folder.parent.iterdir()] == ["encoder"]  # nothing half-made
 
