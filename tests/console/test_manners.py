@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import wave
 from io import BytesIO
 from pathlib import Path
 
@@ -277,6 +278,28 @@ def test_a_photo_from_the_camera(task_form, expect, axe):
     expect(page.get_by_alt_text("Chosen file: camera.jpg")).to_be_visible()
     expect(page.locator(".bars li").first).to_contain_text("a pattern")
     expect(page.locator("video")).to_have_count(0)
+
+
+def test_speech_from_the_microphone(task_form, expect, axe):
+    sent = []
+
+    def transcribed(request):
+        sent.append(request.post_data_buffer)
+        return {"json": {"text": "two fish", "language": "en", "duration": 1.0}}
+
+    page = task_form("transcription", {"**/transcribe": transcribed})
+    field = page.locator("input[type=file]")
+    field.set_input_files({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"a text"})
+    expect(page.locator(".preview")).to_contain_text("notes.txt is not a sound")
+    page.get_by_role("button", name="Record speech").click()
+    expect(page.locator(".microphone .hint")).to_have_text("Recording … 1 s")
+    page.get_by_role("button", name="Stop recording").click()
+    expect(page.locator(".answer")).to_contain_text("two fish")
+    check(axe, page)
+    (recorded,) = sent
+    with wave.open(BytesIO(recorded)) as sound:
+        assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (16000, 1, 2)
+        assert sound.getnframes() > 1600
 
 
 def test_a_conversation(page, expect, axe, tmp_path):

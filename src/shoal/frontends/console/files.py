@@ -29,6 +29,7 @@ _POLICY = (
     "script-src 'self'",
     "style-src 'self'",
     "img-src 'self' blob:",  # a chosen photo is shown from memory
+    "media-src 'self' blob:",  # and a sound is played from there
     "connect-src 'self'",
     "base-uri 'none'",
     "form-action 'none'",

@@ -1,7 +1,6 @@
-// Components that several pages use: notices, copyable text, pills, drop zones.
+// Components that several pages use: notices, copyable text, pills.
 
 import { hasHeaders, Refused, unlock, useKey } from "./api.js";
-import { cameraBox } from "./camera.js";
 import { announce, append, fill, freshId, h } from "./dom.js";
 
 const STATES = {
@@ -11,7 +10,6 @@ const STATES = {
   UNAVAILABLE: ["bad", "Unavailable"],
   "": ["quiet", "Not loaded"],
 };
-const SHOWN_NOWHERE = /^image\/(tiff|heic|heif|jp2|jpx|x-portable-.*|x-tga)$/;
 const ON_PURPOSE = /^unloaded$|not loaded/i;
 
 /** A model's state as a word with a colour. */
@@ -153,57 +151,6 @@ async function copy(text) {
   } catch {
     return false; // allowed only on localhost or over HTTPS
   }
-}
-
-/** Drop or choose an image. Calls `take(file)`, or `take(null)` for one that must not be sent. */
-export function dropZone({ label, accept, take }) {
-  const id = freshId("file");
-  const input = h("input", { id, type: "file", accept, class: "visually-hidden" });
-  const preview = h("div", { class: "preview" });
-  const zone = h(
-    "div",
-    { class: "drop" },
-    input,
-    h(
-      "label",
-      { for: id, class: "drop-label" },
-      h("span", { class: "button-like" }, "Choose a file"),
-      h("span", {}, label),
-    ),
-    cameraBox((file) => show(file)),
-    preview,
-  );
-  let url = "";
-  const show = (file) => {
-    if (!file) return;
-    if (url) URL.revokeObjectURL(url);
-    url = URL.createObjectURL(file);
-    const image = h("img", { src: url, alt: `Chosen file: ${file.name}` });
-    image.addEventListener("load", () => take(file));
-    image.addEventListener("error", () => {
-      const unknown = SHOWN_NOWHERE.test(file.type); // to browsers; the server may know it
-      const words = unknown
-        ? `This browser cannot show ${file.name}; it is sent as it is.`
-        : `${file.name} is not an image, or it is damaged: it is not sent. Choose another file.`;
-      fill(preview, h("p", { class: unknown ? "hint" : "complaint", role: "alert" }, words));
-      take(unknown ? file : null);
-    });
-    fill(preview, image, h("p", { class: "hint" }, file.name));
-  };
-  input.addEventListener("change", () => show(input.files[0]));
-  for (const kind of ["dragenter", "dragover"]) {
-    zone.addEventListener(kind, (event) => {
-      event.preventDefault();
-      zone.classList.add("over");
-    });
-  }
-  zone.addEventListener("dragleave", () => zone.classList.remove("over"));
-  zone.addEventListener("drop", (event) => {
-    event.preventDefault();
-    zone.classList.remove("over");
-    show(event.dataTransfer.files[0]);
-  });
-  return zone;
 }
 
 /** A label and its control, in that order. */

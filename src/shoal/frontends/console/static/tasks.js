@@ -7,7 +7,8 @@ import { ask, askJson, events, lockedHeaders, modelPath, Refused } from "./api.j
 import { announce, fill, h } from "./dom.js";
 import { bars, heatMap, marked, table } from "./draw.js";
 import { duration, percent } from "./format.js";
-import { copyable, dropZone, field, problem } from "./parts.js";
+import { dropZone } from "./dropzone.js";
+import { copyable, field, problem } from "./parts.js";
 import { curlFile, curlJson, pythonFile, pythonJson, pythonTask } from "./snippets.js";
 import { whereabouts } from "./tryit.js";
 
@@ -120,7 +121,7 @@ function fileForm(
     hint,
     button,
     label = "or drop a photo here",
-    accept = "image/*",
+    kind = "image",
     query = () => "",
     fields = [],
     shown,
@@ -131,7 +132,7 @@ function fileForm(
   const send = h("button", { type: "button", class: "primary", disabled: true }, button);
   const zone = dropZone({
     label,
-    accept,
+    kind,
     take(chosen) {
       file = chosen;
       send.disabled = !file;
@@ -217,8 +218,8 @@ function transcribeForm(model) {
     title: "Speech",
     button: "Transcribe",
     label: "or drop a sound file here",
-    accept: "audio/*",
-    hint: "Choose a WAV, FLAC, OGG or MP3 file: its words appear here.",
+    kind: "sound",
+    hint: "Record something, or choose a WAV, FLAC, OGG or MP3 file: its words appear here.",
     shown: 'print(found["text"])',
     async work(path, file, signal) {
       const found = await askJson(`${path}/transcribe`, { ...photo(file), signal });

@@ -3,7 +3,7 @@
 import { freshId, h, setShown, setText } from "./dom.js";
 import { shape as shapeText } from "./format.js";
 import { drawingPad } from "./pad.js";
-import { dropZone } from "./parts.js";
+import { dropZone } from "./dropzone.js";
 import { TYPES, defaultShape, madeUp, parseShape, parseValues, size, typed } from "./tensors.js";
 
 const MOST_TYPED = 512;
@@ -95,7 +95,6 @@ export class TensorField {
     if (datatype === "UINT8") this._scale.value = "byte";
     this._drop = dropZone({
       label: "or drop an image here",
-      accept: "image/*",
       take: (file) => this._takePicture(file),
     });
     this._pictureBox = h(
