@@ -174,7 +174,7 @@ def test_python_files(tmp_path):
     assert done.returncode == 1
     assert "app.py:2: f(x)" in done.stdout
     assert "the argument has no type" in done.stdout
-    assert "Fix: Write npt.NDArray[np.float32], list[str] or float" in done.stdout
+    assert "Fix: Write npt.NDArray[np.float32], list[str], float, bytes or dict" in done.stdout
 
 
 def test_the_options_of_serve_are_taken(tmp_path):

@@ -88,7 +88,7 @@ class AsgiServer:
         with self._starting:
             if self._application is None:
                 self.server.start()
-                self._application = self.server.new_application()
+                self._application = self.server._new_application()
             return self._application
 
     def _stop(self) -> None:
@@ -124,7 +124,7 @@ class AsgiServer:
             atexit.register(self._stop)
             application = await asyncio.to_thread(self._start)
         started_ns = time.monotonic_ns()
-        limits = http_limits(self.server.options)
+        limits = http_limits(self.server._options)
         try:
             head = parse_head(_raw_head(scope), limits)
             if application.check_head is not None:
@@ -138,10 +138,10 @@ class AsgiServer:
             return
         call = _AsgiExchange(HttpRequest(head, body), _peer(scope), asyncio.get_running_loop())
         call.on_end = lambda: self._log(head, call, len(body), started_ns)
-        self.server.call_soon(application.handle, call)
+        self.server._call_soon(application.handle, call)
         leaving = asyncio.ensure_future(self._watch(receive, call))
         try:
-            await call.forward(send, self.server.call_soon)
+            await call.forward(send, self.server._call_soon)
         finally:
             leaving.cancel()
 
@@ -149,11 +149,11 @@ class AsgiServer:
         """Tell the server when the client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.server.call_soon(call.client_disconnected)
+        self.server._call_soon(call.client_disconnected)
 
     def _log(self, head: Head, call: _AsgiExchange, received: int, started_ns: int) -> None:
         """Write a line of the access log. On the server's loop."""
-        log = self.server.access_log
+        log = self.server._access_log
         if log is not None:
             key = call.caller.name if call.caller is not None else ""
             log.record(

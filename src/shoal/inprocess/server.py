@@ -210,18 +210,13 @@ class Server(Addresses):
     # ---- requests of another server
 
     @property
-    def options(self) -> Options:
-        """The options."""
-        return self._requested
-
-    @property
-    def access_log(self) -> AccessLog | None:
+    def _access_log(self) -> AccessLog | None:
         """The access log, if there is one; for the loop's thread."""
         server = self._server
         return None if server is None else server.ports.access_log
 
-    def new_application(self) -> Application:
-        """The routes of HTTP, for requests that another server has received; see `call_soon`."""
+    def _new_application(self) -> Application:
+        """The routes of HTTP, for requests that another server has received; see `_call_soon`."""
         server = self._running()
         assert self._loop is not None  # it runs
 
@@ -230,7 +225,7 @@ class Server(Addresses):
 
         return self._loop.run(make())
 
-    def call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
+    def _call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call a function on the server's loop; nothing if the server has stopped."""
         loop = self._loop
         if loop is not None:
