@@ -60,6 +60,7 @@ class RepositoryCache:
         )
         self._token = secrets.token_hex(8)  # of this process
         self._numbers = itertools.count()
+        self._too_large = False  # and nothing can be deleted, as was logged
         self._used = (0.0, 0)  # when the contents were last measured, and their size since then
         with self.writing():
             for part in _PARTS:
@@ -199,7 +200,10 @@ class RepositoryCache:
             with self._trimming:
                 excess = self._excess(needed_bytes) if self._limit_bytes else 0
                 excess = max(excess, needed_bytes - free)
+                was_too_large, self._too_large = self._too_large, False
                 if excess > 0 and self._evict(excess) < excess:
+                    self._too_large = True
+                if self._too_large and not was_too_large:
                     logger.warning(
                         "the repository cache '%s' is larger than it should be: its files are in "
                         "use",

@@ -147,26 +147,27 @@ class _Call:
 
 
 class _OneAnswer(_Call):
-    """Collects responses until the end and responds if there was exactly one."""
+    """Waits for the end and responds if there was exactly one response."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__()
         self._exchange = exchange
-        self._responses: list[Response] = []
+        self._first: Response | None = None  # others are only counted: there may be any number
+        self._count = 0
 
     def deliver(self, response: Response) -> None:
         """Take a response, on the loop. Never raises: others wait behind it."""
         if not response.is_end_only:
-            self._responses.append(response)
+            self._first = self._first or response
+            self._count += 1
         if not response.final or self.left:
             return
         try:
-            if len(self._responses) != 1:
+            if self._first is None or self._count > 1:
                 raise Internal(ONE_RESPONSE)
-            only = self._responses[0]
-            if only.error is not None:
-                raise only.error
-            self._exchange.respond(200, [JSON], [encode_generate(only)])
+            if self._first.error is not None:
+                raise self._first.error
+            self._exchange.respond(200, [JSON], [encode_generate(self._first)])
         except Exception as error:  # noqa: BLE001 - becomes the response
             send_error(self._exchange, as_shoal_error(error))
 

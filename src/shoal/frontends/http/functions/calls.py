@@ -218,24 +218,25 @@ class _OneResponse(_Call):
 
     def __init__(self, exchange: Exchange, interface: FunctionInterface) -> None:
         super().__init__(exchange, interface)
-        self._responses: list[Response] = []
+        self._first: Response | None = None  # others are only counted: there may be any number
+        self._count = 0
 
     def deliver(self, response: Response) -> None:
         """Take a response. Never raises: others wait behind it."""
         if not response.is_end_only:
-            self._responses.append(response)
+            self._first = self._first or response
+            self._count += 1
         if not response.final or self.left:
             return
         try:
-            if len(self._responses) != 1:
+            if self._first is None or self._count > 1:
                 raise InvalidArgument(
-                    f"the function yields any number of results, here {len(self._responses)}; use "
+                    f"the function yields any number of results, here {self._count}; use "
                     f"generate_stream instead of generate"
                 )
-            only = self._responses[0]
-            if only.error is not None:
-                raise only.error
-            headers, body = self._encode(only)
+            if self._first.error is not None:
+                raise self._first.error
+            headers, body = self._encode(self._first)
             self.exchange.respond(200, [*headers, self._id_header()], [body])
         except Exception as error:  # noqa: BLE001 - becomes the response
             self.refuse(as_shoal_error(error))
