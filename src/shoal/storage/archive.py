@@ -138,7 +138,7 @@ class ArchiveSource(Source):
             with contextlib.suppress(OSError):  # another server removes it
                 lock = open_lock(path / _LOCK)
                 try:
-                    if path.stat().st_ctime < before and try_lock(lock):
+                    if path.stat().st_ctime < before and try_lock(lock, if_unsupported=False):
                         shutil.rmtree(path, ignore_errors=True)
                 finally:
                     os.close(lock)

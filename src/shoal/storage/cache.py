@@ -65,6 +65,16 @@ class RepositoryCache:
         with self.writing():
             for part in _PARTS:
                 (folder / part).mkdir(parents=True, exist_ok=True)
+            self._has_locks = self._try_locks(folder / "locks" / self._token)
+
+    @staticmethod
+    def _try_locks(path: Path) -> bool:
+        descriptor = open_lock(path)
+        try:
+            return try_lock(descriptor, if_unsupported=False)
+        finally:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
 
     # ---- lookup
 
@@ -118,7 +128,8 @@ class RepositoryCache:
 
     def partial(self, key: str) -> Path:
         """Where the file for a key is written during its download."""
-        return self.folder / "partial" / key
+        # Without locks two servers may write it at once: each its own, which none continues.
+        return self.folder / "partial" / (key if self._has_locks else f"{key}-{self._token}")
 
     def temporary(self) -> Path:
         """Where a file of any name may be written that is complete soon."""

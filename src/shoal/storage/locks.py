@@ -14,9 +14,12 @@ def open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
 
 
-def try_lock(descriptor: int) -> bool:
-    """False if another descriptor holds the lock. Without locks in the file system or the
-    operating system it is as if it were free: then files may be downloaded twice."""
+def try_lock(descriptor: int, *, if_unsupported: bool = True) -> bool:
+    """False if another descriptor holds the lock.
+
+    `if_unsupported` is the result without locks in the file system or the operating system: true
+    where files are then downloaded twice, false where those of a running server would be deleted.
+    """
     try:
         import fcntl
 
@@ -25,4 +28,5 @@ def try_lock(descriptor: int) -> bool:
         return False
     except (ImportError, OSError) as error:
         logger.debug("no file locks in the repository cache: %s", error)
+        return if_unsupported
     return True

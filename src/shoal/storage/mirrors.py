@@ -152,15 +152,22 @@ class _ServerFolder:
             with contextlib.suppress(OSError):
                 descriptor = open_lock(lock)
                 try:
-                    if try_lock(descriptor):
+                    if try_lock(descriptor, if_unsupported=False):
                         shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                         lock.unlink(missing_ok=True)
                 finally:
                     os.close(descriptor)
+        for (
+            folder
+        ) in servers.iterdir():  # made by a download that had not ended when its server did
+            if folder.is_dir() and not folder.with_name(f"{folder.name}.lock").exists():
+                shutil.rmtree(folder, ignore_errors=True)
         self.path = servers / f"{os.getpid()}-{secrets.token_hex(4)}"
         self._lock = servers / f"{self.path.name}.lock"
-        self._descriptor = open_lock(self._lock)
+        new = servers / f".{self.path.name}"
+        self._descriptor = open_lock(new)
         try_lock(self._descriptor)
+        new.rename(self._lock)  # locked before other servers see it
         self.path.mkdir()
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from shoal.storage.errors import (
 from shoal.storage.source import RemoteFile, Source, Workspace
 from shoal.storage.stores import READ_SECS, locate, open_store
 
+MOST_OBJECTS = 1_000_000  # about half a gigabyte for their names
 _CHUNK_BYTES = 4 << 20
 _NO_TAG, _WEAK = "-", "W/"  # an object without an ETag, and one that a request cannot require
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -111,7 +112,14 @@ class ObjectStoreSource(Source):
     def _list_below(self, prefix: str, offset: str | None = None) -> Iterator[RemoteFile]:
         try:
             pages = self._obstore.list(self._store, prefix or None, offset=offset)
+            count = 0
             for page in pages:
+                count += len(page)
+                if count > MOST_OBJECTS:
+                    raise StorageError(
+                        f"'{self.address}' has more than {MOST_OBJECTS:,} objects; name the folder "
+                        "that contains only models"
+                    )
                 for entry in page:
                     if entry["path"] != self._location.prefix:
                         yield self._file(entry)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.storage import transfer
+from shoal.storage import object_store, transfer
 from shoal.storage.errors import (
     CacheUnusable,
     ObjectDamaged,
@@ -461,3 +461,30 @@ def test_stores_with_other_etags(in_ranges, mirrors, s3, tag):
     s3.requests.clear()
     assert fetched(mirrors, s3) == LARGE
     assert s3.requests == [("GET", "list", "")]
+
+
+def test_a_bucket_with_too_many_objects_is_not_listed_to_its_end(mirrors, s3, monkeypatch):
+    monkeypatch.setattr(object_store, "MOST_OBJECTS", 3)
+    s3.objects |= {f"models/a/1/{number}": b"x" for number in range(4)}
+    with pytest.raises(StorageError, match="more than 3 objects; name the folder"):
+        mirrors().open(f"{s3.address}/models").refresh()
+
+
+def test_without_locks_no_running_server_loses_its_files(mirrors, s3, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    s3.objects[MODEL] = b"weights"
+    running = mirrors().local(f"{s3.address}/models")
+    other = mirrors().open(f"{s3.address}/models")
+    assert (running / "a/1/model.bin").read_bytes() == b"weights"
+    assert other._cache.partial("key") != mirrors()._cache("s3")[0].partial("key")
+
+
+def test_folders_that_a_server_left_behind_are_removed(mirrors, s3, tmp_path):
+    left = tmp_path / "cache/servers/1-left"
+    left.mkdir(parents=True)
+    fresh = mirrors().open(f"{s3.address}/models")
+    assert not left.exists()
+    assert fresh.folder.parent.parent.is_dir()
