@@ -90,6 +90,7 @@ def test_statistics_are_exact_also_after_a_front_end_was_killed(replicated):
         rows.set_data_from_numpy(np.array([[1], [2]], np.float32))
         for _ in range(4):
             assert client.infer("plus", [rows]).as_numpy("OUTPUT0").tolist() == [[2], [3]]
+    server.statistics()  # all front ends report; what one has counted since then ends with it
     server.replace_one("frontend")
     now = server.statistics()["plus"]
     assert now["inference_count"] == before["inference_count"] + 12 + 8
