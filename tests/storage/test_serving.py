@@ -118,6 +118,27 @@ def test_a_secret_appears_nowhere(s3, models, cached, caplog, capfd):
     assert not any("sEcReT" in text for text in texts)
 
 
+def test_a_model_that_is_unloaded_during_its_download_stays_unloaded(s3, models, cached):
+    for path in models.rglob("*.onnx"):
+        s3.objects[path.relative_to(models.parent).as_posix()] = path.read_bytes()
+    arrives = threading.Event()
+    s3.faults.append(Fault(key="model.onnx", wait_for=arrives))
+    answers = []
+    with running_server(f"{s3.address}/models", model_control_mode="explicit", **cached) as running:
+        load = threading.Thread(target=lambda: answers.append(running.load("sum")))
+        load.start()
+        try:
+            wait_until(lambda: s3.count("GET", "model.onnx") > 0)
+            assert running.unload("sum").status == 200
+        finally:
+            arrives.set()
+            load.join(WAIT_SECS)
+        assert answers[0].status == 400
+        assert "it was unloaded while its files were downloaded" in answers[0].json["error"]
+        assert running.get("/v2/models/sum/ready").status != 200
+        assert running.load("sum").status == 200
+
+
 def test_a_download_that_is_killed_leaves_nothing_half(s3, tmp_path):
     content = os.urandom(40 << 20)
     s3.objects["models/a/1/model.bin"] = content

@@ -86,6 +86,7 @@ class ModelLifecycle:
         self.given_up = False  # unloaded on purpose since it was last loaded
         self.leaving = False  # the server exits: memory is released for all models at once
         self._changing = threading.Lock()  # serialises load and unload
+        self.unload_count = 0
         self._noting = threading.Lock()  # guards the replacement of `statuses`
         self._closing: list[threading.Thread] = []
 
@@ -224,6 +225,7 @@ class ModelLifecycle:
         Waits briefly, so that memory is usually released on return.
         """
         with self._changing:
+            self.unload_count += 1
             self.problem = ""
             self.given_up = True
             stale = [v for v in self.statuses if v not in self.serving]

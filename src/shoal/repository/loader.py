@@ -299,12 +299,18 @@ class ModelLoader:
 
     def _fetch(self, lifecycle: ModelLifecycle, folder: Path, override: Override | None) -> None:
         """Have the files of a model of a remote repository on this machine. Earlier versions serve
-        meanwhile, and can be unloaded."""
+        meanwhile, and can be unloaded: then the load has no effect."""
+        unload_count = lifecycle.unload_count
         try:
             self._downloads.fetch(lifecycle.name, folder, override)
         except ShoalError as error:
             lifecycle.refuse(error.message)
             raise _not_read(lifecycle.name, f": {error.code.value}: {error.message}") from error
+        if lifecycle.unload_count != unload_count:
+            raise InvalidArgument(
+                f"load failed for model '{lifecycle.name}': it was unloaded while its files were "
+                "downloaded"
+            )
 
     def tell(self, name: str) -> None:
         """Other versions of a model serve now; "" where several names may be meant."""
