@@ -42,7 +42,7 @@ sys.dont_write_bytecode = False
 _FOLDERS = (str(ROOT / ".tools" / "bin"), sysconfig.get_path("scripts"), os.environ["PATH"])
 os.environ["PATH"] = os.pathsep.join(_FOLDERS)
 
-for profile, same_examples, most in (("steady", True, 40), ("explore", False, 200)):
+for profile, same_examples, most in (("steady", True, 25), ("explore", False, 200)):
     settings.register_profile(
         profile,
         deadline=None,

@@ -63,6 +63,7 @@ def served_again(server, port):
     wait_until(accepted, f"{port} accepts connections")
 
 
+@long_run
 def test_connections_that_use_up_all_descriptors_do_not_make_it_spin(serve):
     server = serve("onnx")
     with Checker(server, "onnx") as checker:
@@ -133,6 +134,7 @@ def load_over(line, name):
     return int(answer.split()[1])
 
 
+@long_run
 @EACH_ISOLATED
 def test_a_model_process_that_cannot_be_started_is_tried_again(serve, isolated):
     server = serve("onnx", isolated)

@@ -12,7 +12,7 @@ import pytest
 from shoal.testing.server import wait_until
 from tests.chaos.checker import WIDTH, Checker
 from tests.chaos.faults import full, small_disk
-from tests.chaos.schedule import rounds
+from tests.chaos.schedule import long_run, rounds
 from tests.support import onnx_models
 
 DISK_BYTES = 2 << 20
@@ -38,6 +38,7 @@ def disk(tmp_path):
             pytest.skip(str(error))
 
 
+@long_run
 def test_logs_that_can_never_be_written(serve, settled):
     server = serve("onnx", "python", options=log_options(*["/dev/full"] * 4))
     before = settled(server, "onnx", "python")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.chaos.checker import Checker
-from tests.chaos.schedule import PAUSE_SECS, rounds
+from tests.chaos.schedule import PAUSE_SECS, long_run, rounds
 from tests.support.redis import running_redis
 
 pytestmark = pytest.mark.redis
@@ -35,7 +35,7 @@ def standing_still(redis):
         redis.resume()
 
 
-@pytest.mark.parametrize("fault", [killed, standing_still])
+@pytest.mark.parametrize("fault", [killed, pytest.param(standing_still, marks=long_run)])
 def test_a_cache_that_fails_is_done_without(serve, settled, fault):
     with running_redis() as redis:
         settings = [f"--cache-config=redis,{s.key}={s.value}" for s in redis.settings()]

@@ -13,6 +13,7 @@ import tritonclient.http
 
 from shoal.core.dtypes import BY_NAME
 from shoal.testing.server import wait_until
+from tests.chaos.schedule import long_run
 from tests.support.client import Infer, outputs
 
 WIDTH = 4
@@ -254,6 +255,7 @@ def test_a_missing_file_is_refused_at_load(served):
     assert served.format.filename in answer.error
 
 
+@long_run  # of each format; make test has that of ONNX and of Python processes elsewhere
 def test_unloading_gives_memory_back(served):
     kind = served.format
     config = kind.config("FP32", kind.large_width) + "max_batch_size: 8\n"
