@@ -6,7 +6,6 @@ slower than the servers that they measure.
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,10 +60,7 @@ def run(
 
 def parse(text: str) -> Load:
     """The figures of the line that it prints."""
-    line = re.search(r"^RESULT (.*)$", text, re.MULTILINE)
-    if line is None:
-        raise program.LoadFailed(f"{NAME} printed no result: {text[-300:]}")
-    values = {name: int(value) for name, value in re.findall(r"(\w+)=(-?\d+)", line.group(1))}
+    values = program.result(NAME, text)
     seconds = values["nanos"] / 1e9
     load = Load(
         values["requests"],

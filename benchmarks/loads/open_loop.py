@@ -8,7 +8,6 @@ cannot keep up with 70 % of what the servers answer.
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
@@ -74,10 +73,7 @@ def message(target: Target) -> bytes:
 
 def parse(text: str) -> Load:
     """The figures of the line that it prints."""
-    line = re.search(r"^RESULT (.*)$", text, re.MULTILINE)
-    if line is None:
-        raise program.LoadFailed(f"{NAME} printed no result: {text[-300:]}")
-    values = {name: int(value) for name, value in re.findall(r"(\w+)=(-?\d+)", line.group(1))}
+    values = program.result(NAME, text)
     seconds = values["nanos"] / 1e9
     load = Load(
         values["requests"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,3 +81,11 @@ def body_file(body: bytes, place: int = 0) -> Path:
     path = WORK / f"body-{place}.bin"
     path.write_bytes(body)
     return path
+
+
+def result(name: str, text: str) -> dict[str, int]:
+    """The numbers of the line `RESULT key=number …` that a program printed; LoadFailed without."""
+    line = re.search(r"^RESULT (.*)$", text, re.MULTILINE)
+    if line is None:
+        raise LoadFailed(f"{name} printed no result: {text[-300:]}")
+    return {key: int(value) for key, value in re.findall(r"(\w+)=(-?\d+)", line.group(1))}

@@ -135,7 +135,7 @@ class Request:
             wake()
 
     def client_has_read(self, count: int) -> None:
-        """The client has read so many bytes of a streamed response."""
+        """The client has read this number of bytes of a streamed response."""
         if self.on_read is not None:
             self.on_read(count)
 

@@ -97,8 +97,8 @@ class Engine(ABC):
         """
 
     def client_has_read(self, request: Request, count: int) -> None:
-        """A client has read so many bytes of the responses to `request`, whose model waits for slow
-        clients. On the event loop's thread."""
+        """A client has read `count` bytes of the responses to `request`, whose model waits for
+        slow clients. On the event loop's thread."""
         request.client_has_read(count)
 
     @abstractmethod

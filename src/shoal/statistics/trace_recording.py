@@ -2,7 +2,8 @@
 
     console --record 20--> TraceRecording --sample--> Trace --> the last of them, as plain data
 
-It needs no file and no collector, and ends by itself: after so many requests, or after a minute.
+It needs no file and no collector, and ends by itself: after the requested number of requests, or
+after a minute.
 """
 
 from __future__ import annotations

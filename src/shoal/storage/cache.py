@@ -201,7 +201,7 @@ class RepositoryCache:
         return sum(size for _, size, _ in self._contents())
 
     def make_room(self, needed_bytes: int) -> None:
-        """Delete what was not used for the longest time, so that so many bytes can be added.
+        """Delete what was not used for the longest time, so that this number of bytes can be added.
 
         Contents that a running server has linked into its model folders are kept: deleting them
         would free nothing. Raises CacheUnusable if the disk has not enough space then.
@@ -251,7 +251,7 @@ class RepositoryCache:
                     yield entry.name, status.st_size, status.st_nlink
 
     def _evict(self, excess: int) -> int:
-        """Delete so many bytes, if possible; returns how many were."""
+        """Delete this number of bytes, if possible; returns how many were."""
         self._delete_abandoned()
         records: dict[str, list[Path]] = {}
         used: dict[str, float] = {}

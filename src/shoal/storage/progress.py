@@ -37,7 +37,7 @@ class Progress:
         self.left(size)
 
     def add(self, size: int) -> None:
-        """So many bytes are here; a negative number if they have to be read again."""
+        """More bytes are here; a negative number if they have to be read again."""
         with self._changing:
             self.done_bytes += size
         self.left(-size)
@@ -48,7 +48,7 @@ class Progress:
 
 
 class RateLimit:
-    """So many bytes per second for everything together; 0: no limit."""
+    """A number of bytes per second for everything together; 0: no limit."""
 
     def __init__(self, bytes_per_sec: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self.bytes_per_sec = bytes_per_sec
@@ -57,7 +57,7 @@ class RateLimit:
         self._changing = threading.Lock()  # guards _free_at
 
     def delay_secs(self, size: int) -> float:
-        """For how long to wait before reading so many bytes, which count from now on."""
+        """For how long to wait before reading this number of bytes, which count from now on."""
         if not self.bytes_per_sec:
             return 0.0
         with self._changing:

@@ -284,7 +284,7 @@ class _Job:
         self.progress.add(size - sum(end - start for start, end in ranges))
 
     def wait(self, secs: float) -> bool:
-        """Whether it is done, after at most so long."""
+        """Whether it is done, after at most this time."""
         return not self._left or self._finished.wait(secs)
 
     def blobs(self) -> dict[str, Path]:

@@ -237,7 +237,7 @@ class _Unpacking:
 
 
 class _BoundedReader:
-    """The bytes of a tar archive, of which only so many are read, at once and altogether."""
+    """The bytes of a tar archive, of which a limited number is read, at once and altogether."""
 
     def __init__(self, stream: IO[bytes], unpacking: _Unpacking) -> None:
         self._stream = stream

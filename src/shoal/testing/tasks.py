@@ -64,8 +64,8 @@ class ComputedModel:
         return False
 
     def accept_photos(self, requests: Sequence[Request]) -> None:
-        """Never called."""
-        raise NotImplementedError
+        """Never called: no photos were offered."""
+        raise AssertionError(f"{len(requests)} photos for a function that takes tensors only")
 
 
 class TaskRunner:

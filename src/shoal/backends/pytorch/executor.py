@@ -91,8 +91,8 @@ class TorchExecutor(Executor):
         return self._run(inputs, outputs, keep)
 
     def seconds(self, inputs: Inputs, runs: int) -> float:
-        """How long one of so many `runs` takes on the device, without copies. Raises what the model
-        raises."""
+        """How long one of `runs` executions takes on the device, without copies. Raises what the
+        model raises."""
         process.prepare(self._settings.intra_op_threads, self._settings.switches)
         with self._mode():
             values = {name: self._feed(name, given) for name, given in inputs.items()}

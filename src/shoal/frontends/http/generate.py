@@ -12,16 +12,16 @@ from __future__ import annotations
 from shoal.access.caller import Caller
 from shoal.config.suggest import did_you_mean
 from shoal.core.inbox import LoopInbox, LoopReply
-from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.engine import Engine
-from shoal.errors import Internal, NotFound, Unsupported
+from shoal.errors import Internal, NotFound, ShoalError, Unsupported
 from shoal.frontends.forwarding import HeaderForwarding
 from shoal.frontends.http.contracts import Exchange
-from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error, send_error
+from shoal.frontends.http.errors import JSON, STATUS, as_shoal_error, note_error
 from shoal.frontends.http.events import EVENT_HEADERS, event
 from shoal.frontends.http.functions.calls import FunctionCalls
 from shoal.frontends.http.message import error_body
+from shoal.frontends.http.model_call import ModelCall, OneResponseCall
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import EVENT_MEDIA, MODEL_VERSION, Target, route
 from shoal.frontends.http.traced import attach, serve_traced
@@ -132,52 +132,22 @@ class GenerateRoutes:
         self._engine.infer(asked)
 
 
-class _Call:
-    """What both kinds of response have in common."""
+class _OneAnswer(OneResponseCall):
+    """For `generate`."""
 
-    def __init__(self) -> None:
-        self.request: Request | None = None
-        self.left = False
+    def _respond(self, response: Response) -> None:
+        self.exchange.respond(200, [JSON], [encode_generate(response)])
 
-    def client_disconnected(self) -> None:
-        """The client has disconnected."""
-        self.left = True
-        if self.request is not None:
-            self.request.cancel()
+    def _not_one(self, count: int) -> ShoalError:
+        del count  # Triton's text does not name it
+        return Internal(ONE_RESPONSE)
 
 
-class _OneAnswer(_Call):
-    """Waits for the end and responds if there was exactly one response."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__()
-        self._exchange = exchange
-        self._first: Response | None = None  # others are only counted: there may be any number
-        self._count = 0
-
-    def deliver(self, response: Response) -> None:
-        """Take a response, on the loop. Never raises: others wait behind it."""
-        if not response.is_end_only:
-            self._first = self._first or response
-            self._count += 1
-        if not response.final or self.left:
-            return
-        try:
-            if self._first is None or self._count > 1:
-                raise Internal(ONE_RESPONSE)
-            if self._first.error is not None:
-                raise self._first.error
-            self._exchange.respond(200, [JSON], [encode_generate(self._first)])
-        except Exception as error:  # noqa: BLE001 - becomes the response
-            send_error(self._exchange, as_shoal_error(error))
-
-
-class _Events(_Call):
+class _Events(ModelCall):
     """Sends each response as an event; the first one decides the status."""
 
     def __init__(self, exchange: Exchange) -> None:
-        super().__init__()
-        self._exchange = exchange
+        super().__init__(exchange)
         self._started = False
 
     def deliver(self, response: Response) -> None:
@@ -193,11 +163,11 @@ class _Events(_Call):
         except Exception as failure:  # noqa: BLE001 - becomes an event
             error = as_shoal_error(failure)
             status, data = STATUS[error.code], error_body(error.message)
-            note_error(self._exchange, status, error.message)
+            note_error(self.exchange, status, error.message)
         if not self._started:
             self._started = True
-            self._exchange.start_stream(status, EVENT_HEADERS)
+            self.exchange.start_stream(status, EVENT_HEADERS)
         if data:
-            self._exchange.send_chunk(event(data))
+            self.exchange.send_chunk(event(data))
         if response.final:
-            self._exchange.end_stream()
+            self.exchange.end_stream()

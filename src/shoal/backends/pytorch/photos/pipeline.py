@@ -1,6 +1,6 @@
 """Classifies batches of photos on one stream of a GPU.
 
-    decode --> pixels --> rows --> the graph for so many: network, scores, labels --> one copy
+    decode --> pixels --> rows --> the graph of that size: network, scores, labels --> one copy
 
 The graphs are captured when an instance is created. Each belongs to a number of rows; the rows of a
 larger graph that a batch does not fill are computed and ignored.

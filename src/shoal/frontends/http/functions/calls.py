@@ -16,7 +16,6 @@ from functools import partial
 
 from shoal.core.inbox import LoopInbox, LoopReply
 from shoal.core.interface import FunctionInterface, members_of
-from shoal.core.request import Request
 from shoal.core.response import ParameterValue, Response
 from shoal.engine import Engine
 from shoal.engine.contract import EngineModel
@@ -33,6 +32,7 @@ from shoal.frontends.http.functions.results import (
     is_file,
 )
 from shoal.frontends.http.message import Header, HttpRequest, error_body
+from shoal.frontends.http.model_call import ModelCall, OneResponseCall
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import attach, serve_traced
@@ -179,29 +179,17 @@ def _without_options(upload: Upload, interface: FunctionInterface, body: InferBo
     return Upload(upload.query, upload.fields, members, upload.files)
 
 
-class _Call:
-    """What all kinds of response have in common. For the event loop's thread."""
+class _Call(ModelCall):
+    """What all kinds of response of a function have in common."""
 
     is_generate = False
     streams = False
 
     def __init__(self, exchange: Exchange, interface: FunctionInterface) -> None:
-        self.exchange = exchange
+        super().__init__(exchange)
         self.interface = interface
-        self.request: Request | None = None
         self.id = ""
         self.sent_id = ""  # in the body of `generate`
-        self.left = False
-
-    def client_disconnected(self) -> None:
-        """The client has disconnected."""
-        self.left = True
-        if self.request is not None:
-            self.request.cancel()
-
-    def deliver(self, response: Response) -> None:
-        """Take a response. Never raises: others wait behind it."""
-        raise NotImplementedError
 
     def refuse(self, error: ShoalError) -> None:
         """Respond with an error, in the caller's terms."""
@@ -213,33 +201,18 @@ class _Call:
         return b"X-Request-Id", sent.encode("ascii")
 
 
-class _OneResponse(_Call):
+class _OneResponse(_Call, OneResponseCall):
     """Responds with the only response of a function."""
 
-    def __init__(self, exchange: Exchange, interface: FunctionInterface) -> None:
-        super().__init__(exchange, interface)
-        self._first: Response | None = None  # others are only counted: there may be any number
-        self._count = 0
+    def _respond(self, response: Response) -> None:
+        headers, body = self._encode(response)
+        self.exchange.respond(200, [*headers, self._id_header()], [body])
 
-    def deliver(self, response: Response) -> None:
-        """Take a response. Never raises: others wait behind it."""
-        if not response.is_end_only:
-            self._first = self._first or response
-            self._count += 1
-        if not response.final or self.left:
-            return
-        try:
-            if self._first is None or self._count > 1:
-                raise InvalidArgument(
-                    f"the function yields any number of results, here {self._count}; use "
-                    f"generate_stream instead of generate"
-                )
-            if self._first.error is not None:
-                raise self._first.error
-            headers, body = self._encode(self._first)
-            self.exchange.respond(200, [*headers, self._id_header()], [body])
-        except Exception as error:  # noqa: BLE001 - becomes the response
-            self.refuse(as_shoal_error(error))
+    def _not_one(self, count: int) -> ShoalError:
+        return InvalidArgument(
+            f"the function yields any number of results, here {count}; use generate_stream "
+            "instead of generate"
+        )
 
     def _encode(self, response: Response) -> tuple[list[Header], bytes]:
         return encode_result(self.interface, response)
