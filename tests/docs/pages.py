@@ -2,7 +2,7 @@
 
     page --> blocks, in order --> reader.Reader runs them as a reader of the page would
 
-Rules for authors of pages (README.md, CONTRIBUTING.md, docs/*.md, examples/**/README.md):
+Rules for authors of pages (README.md, CONTRIBUTING.md, docs/*.md, docs/deploy/*.md, examples/**/README.md):
 
 - A fenced block of `sh` or `bash` is run command by command, in one shell and one folder for the
   whole page. Each command must end with status 0, and an HTTP error counts as a failure. In the
@@ -56,6 +56,7 @@ PATTERNS = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/*.md",
+    "docs/deploy/*.md",
     "examples/README.md",
     "examples/**/README.md",
 )

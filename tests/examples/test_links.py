@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     page
-    for folder in ("*.md", "decisions/*.md", "docs/*.md", "examples/*.md", "benchmarks/*.md")
-    for page in ROOT.glob(folder)
+    for folder in (".", "decisions", "docs", "docs/deploy", "examples", "benchmarks")
+    for page in (ROOT / folder).glob("*.md")
 )
 
 
