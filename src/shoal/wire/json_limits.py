@@ -59,7 +59,7 @@ def check_counts(text: Buffer, most_bytes: int) -> None:
         raise json_text.TooDeep
     what = ("lists and objects", "members of objects", "elements of lists")[found]
     raise TooMuch(
-        f"the request JSON has more than {limits[found]} {what}; send tensors as binary data or as "
+        f"the JSON has more than {limits[found]} {what}; send tensors as binary data or as "
         f"flat lists of numbers, or several smaller requests"
     )
 

@@ -33,6 +33,7 @@ from shoal.backends.function.field_errors import (
 from shoal.backends.function.validation import sentences_of
 from shoal.core.interface import Schema, ValueForm
 from shoal.errors import BackendFailure, InvalidArgument
+from shoal.wire import json_limits
 
 Load = Callable[[Any, str], Any]  # the value and where it is; raises InvalidArgument
 
@@ -64,9 +65,12 @@ class JsonConverter:
     def decode(self, data: bytes, where: str) -> Any:
         """The value of a JSON document. Raises InvalidArgument."""
         try:
+            json_limits.check_counts(data, 0)
             value = orjson.loads(data)
         except orjson.JSONDecodeError as error:
             raise InvalidArgument(f"{title(where)} is not JSON: {error}") from None
+        except json_limits.TooMuch as error:
+            raise InvalidArgument(f"{title(where)}: {error}") from None
         try:
             return self._load(value, where)
         except RecursionError:

@@ -145,6 +145,12 @@ def test_json_that_is_nested_too_deeply():
         JsonConverter(Node).decode(deep, "f")
 
 
+def test_json_with_more_values_than_a_request_needs():
+    many = b"[" + b"[]," * 60_000 + b"[]]"
+    with pytest.raises(InvalidArgument, match="field `f`: the JSON has more than 50000 lists"):
+        JsonConverter(list).decode(many, "f")
+
+
 def test_values_are_written():
     value = {
         "node": Node("a", point=Point(1, 2)),
