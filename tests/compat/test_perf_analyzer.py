@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from shoal.plan.report import read_report
+
 pytestmark = pytest.mark.perf_analyzer
 
 COUNTED = re.compile(
@@ -55,6 +57,9 @@ def test_a_stable_result_at_several_levels(analyze, tmp_path):
         assert float(row["Inferences/Second"]) > 0
         for name in ("Queue", "Compute Input", "Compute Infer", "Compute Output"):
             assert int(row[f"Server {name}"]) >= 0
+    levels = read_report(str(table)).levels  # of `shoal plan`
+    assert {level.name for level in levels} == {"concurrency 1", "concurrency 5"}
+    assert all(level.p99_ms > 0 for level in levels)
 
 
 def test_rows_and_data_of_its_own(analyze, tmp_path):

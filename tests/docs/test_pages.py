@@ -51,7 +51,9 @@ def test_pip_lines_within_sentences_name_what_there_is(page):
 
 
 def test_few_blocks_are_not_run():
-    found = [block for page in PAGES for block in blocks(page, read(page))]
+    """Pages about deployments are left out: their commands need root, clusters and registries."""
+    here = [page for page in PAGES if not page.startswith("docs/deploy/")]
+    found = [block for page in here for block in blocks(page, read(page))]
     run = [block for block in found if block.is_run and block.language != "setup"]
     rest = [block for block in found if "no" in block.run]
     print(f"{len(run)} blocks are run, {len(rest)} are not:")

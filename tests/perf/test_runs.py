@@ -8,6 +8,8 @@ import json
 import numpy as np
 import pytest
 
+from shoal.plan.report import read_report
+
 PROTOCOLS = ("http", "grpc")
 
 
@@ -230,6 +232,11 @@ def test_every_report(measure, tmp_path):
     assert [each["experiment"]["value"] for each in experiments] == [1, 2]
     assert all(len(each["requests"]) >= 60 for each in experiments)
     assert "response wait" in table.read_text()
+    in_export, in_table = (read_report(str(path)).levels for path in (export, table))
+    for one, other in zip(in_export, sorted(in_table, key=lambda row: row.name), strict=True):
+        assert one.name == other.name
+        assert one.rate == pytest.approx(other.rate, rel=0.01)
+        assert one.p99_ms == pytest.approx(other.p99_ms, rel=0.01)
 
 
 def test_metrics_of_the_server(measure, running, tmp_path):

@@ -30,6 +30,7 @@ COMMANDS = (
     Command("config", "print the whole configuration of a model", "shoal.cli.config"),
     Command("perf", "measure a model on a running server", "shoal.cli.perf"),
     Command("tune", "find a good config for a model by measuring it", "shoal.cli.tune"),
+    Command("plan", "how many replicas a load needs, from a measurement", "shoal.cli.plan"),
     Command("image", "send images to a classifier and print what it sees", "shoal.cli.image"),
     Command("push", "store models in a remote repository", "shoal.cli.push"),
     Command("pull", "download models of remote repositories into the cache", "shoal.cli.pull"),
