@@ -54,9 +54,11 @@ class LoneSession:
         """Whether executions take so long that this session may be used."""
         return self._wanted and self._long_runs > 0
 
-    def observe(self, session: Any, elements: int, took_ns: int) -> None:
-        """An execution alone took so long, with this session or (None) without."""
-        if took_ns < LONG_NS and not self._long_runs:
+    def observe(self, session: Any, elements: int, took_ns: int, cpu_ns: int) -> None:
+        """An execution alone took so long, with this session or (None) without. `cpu_ns` is the CPU
+        time of its thread: one that only waited for a core was not long."""
+        is_long = cpu_ns >= LONG_NS
+        if not is_long and not self._long_runs:
             return
         each_ns = took_ns / max(1, elements)
         with self._lock:
@@ -67,8 +69,8 @@ class LoneSession:
                 if self._runs == _COMPARED_RUNS:
                     self._compare()
                 return
-            self._long_runs += 1
-            if self._long_runs == _LONG_RUNS and self._wanted:
+            self._long_runs += is_long
+            if is_long and self._long_runs == _LONG_RUNS and self._wanted:
                 name = f"shoal-open-{self._model_name}"
                 self._opening = threading.Thread(target=self._open, name=name, daemon=True)
                 self._opening.start()

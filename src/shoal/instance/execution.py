@@ -129,6 +129,7 @@ class Execution:
         # If native code crashes, the traceback has a line with the model's name.
         running = f"model '{signature.model_name}' version {version} was running"
         self.run = named_frame(Execution.run, running).__get__(self)  # type: ignore[method-assign]
+        self.run_one_by_one = named_frame(Execution.run_one_by_one, running).__get__(self)  # type: ignore[method-assign]
         self.run_block = named_frame(Execution.run_block, running).__get__(self)  # type: ignore[method-assign]
         self.run_several = named_frame(Execution.run_several, running).__get__(self)  # type: ignore[method-assign]
 
@@ -245,6 +246,53 @@ class Execution:
             request.moments = moments
         template.replies.send_all(PlannedResponses(layout, results), requests)
         return rows, model_ns, elapsed_ns
+
+    def run_one_by_one(
+        self, executor: Executor | RequestExecutor, requests: Sequence[Request]
+    ) -> tuple[int, ComputeTime]:
+        """Execute the first of `requests`, each alone, and answer them as `run` does; returns how
+        many, at least one, and the times of the longest execution."""
+        return self._run_one_by_one(executor, requests)
+
+    def _run_one_by_one(
+        self, executor: Executor | RequestExecutor, requests: Sequence[Request]
+    ) -> tuple[int, ComputeTime]:
+        template = shared_template(requests)
+        bound = self._bound.get((executor, template, 1))
+        # A long execution ends a series: each of them is to be judged by its own CPU time.
+        if template is None or bound is None or self._bound_run_was_long:
+            return 1, self.run(executor, requests[:1])
+        run, layout = bound
+        results: list[Sequence[bytes]] = []
+        all_moments: list[Moments] = []
+        longest_ns = 0
+        end_ns = time.monotonic_ns()
+        planned = cast("Sequence[PlannedRequest]", requests)
+        for request in planned:
+            start_ns = end_ns
+            message = request.message
+            contents = [message[place] for place in request.places]
+            input_end_ns = time.monotonic_ns()
+            try:
+                results.append(run(contents))
+            except Exception:  # noqa: BLE001 - what happens without it counts
+                break
+            end_ns = time.monotonic_ns()
+            request.state = DONE
+            request.moments = moments = Moments(start_ns, input_end_ns, end_ns, end_ns)
+            all_moments.append(moments)
+            longest_ns = max(longest_ns, end_ns - input_end_ns)
+            if longest_ns > SHORT_NS:
+                self._bound_run_was_long = True
+                break
+        count = len(results)
+        if not count:
+            return 1, self.run(executor, requests[:1])
+        answered = planned[:count]
+        self._statistics.executed_one_by_one(answered, all_moments)
+        columns = [b"".join(column) for column in zip(*results, strict=True)]
+        template.replies.send_all(PlannedResponses(layout, columns), answered)
+        return count, (template.rows, min(longest_ns, SHORT_NS), longest_ns)
 
     def run_block(
         self,

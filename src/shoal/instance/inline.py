@@ -374,17 +374,19 @@ class LoopInstance:
     def _run(self, batch: Sequence[Request]) -> ExecutionMode:
         """Execute a batch, or the first requests of one that runs apart; returns the mode for the
         next one. Sockets do not wait longer than for a slow batch."""
-        if len(batch) == 1 or not runs_apart(batch):
+        if len(batch) == 1 or not (self._batcher.runs_one_by_one or runs_apart(batch)):
             self._rest = ()
             return self._execute(batch)
         mode = LOOP
-        total_ns = count = 0
-        while count < len(batch) and total_ns <= SLOW_NS:
-            begun_ns = time.monotonic_ns()
-            mode = self._execute(batch[count : count + 1])
-            total_ns += time.monotonic_ns() - begun_ns
-            count += 1
-        self._rest = batch[count:]
+        until_ns = time.monotonic_ns() + SLOW_NS
+        while batch:
+            count, took = self._execution.run_one_by_one(self._executor, batch)
+            self._batcher.finished(batch[:count])
+            mode = self._placement.observe(*took)
+            batch = batch[count:]
+            if time.monotonic_ns() > until_ns:
+                break
+        self._rest = batch
         return mode
 
     def _execute(self, batch: Sequence[Request]) -> ExecutionMode:

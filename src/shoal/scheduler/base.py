@@ -40,6 +40,7 @@ class Scheduler(Protocol):
 
     recent: deque[tuple[Reason, int]]  # of the last batches: the reason and the rows
     instances_linger: bool  # whether an instance that is stopped may have to continue for a while
+    runs_one_by_one: bool  # whether `take_now` returns requests that are executed one by one
 
     def pending(self) -> int:
         """How many requests wait."""
@@ -79,7 +80,10 @@ class Scheduler(Protocol):
         """
 
     def take_now(self) -> tuple[list[Request], int | None]:
-        """For the event loop: a batch without waiting, or after how many nanoseconds to retry."""
+        """For the event loop: a batch without waiting, or after how many nanoseconds to retry.
+
+        Where it `runs_one_by_one`, several requests of which each is a batch.
+        """
 
     def start_lone(self, request: Request) -> bool:
         """For the event loop: take over a request as a batch, if it would be the next one anyway;

@@ -23,13 +23,14 @@ from shoal.scheduler.admission import AdmissionControl, AdmissionReading, Expect
 from shoal.scheduler.base import RECENT_CUTS, EventLoop, Puller
 from shoal.scheduler.concurrency import ConcurrentExecutions
 from shoal.scheduler.order import OrderKeeper
-from shoal.scheduler.policy import BatchCut, Policy, Reason
+from shoal.scheduler.policy import BatchCut, Policy, Reason, SingleRequestPolicy
 from shoal.scheduler.queue import FULL, RequestQueue
 from shoal.scheduler.timer import Timer, shared_timer
 
 OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
 _Dropped: TypeAlias = Sequence[tuple[Request, ShoalError]]
 
+_MOST_ONE_BY_ONE = 16  # requests that the loop takes at once where each is a batch
 _rows_and_key = attrgetter("rows", "batch_key")
 
 
@@ -82,6 +83,8 @@ class Batcher:
         self._max_delay_ns = policy.max_delay_ns
         self._divisible_rows = policy.divisible_rows
         self._policy = policy
+        # The admission control measures each execution.
+        self.runs_one_by_one = isinstance(policy, SingleRequestPolicy) and admission is None
         self._queue = queue
         self._on_dropped = on_dropped
         self._order = OrderKeeper() if preserve_ordering else None
@@ -431,7 +434,7 @@ class Batcher:
         """For the event loop: a batch if one is ready, without waiting.
 
         Otherwise an empty list, and how many nanoseconds later to ask again (None: at the next
-        arrival). Always empty while instances pull.
+        arrival). Always empty while instances pull. Where it `runs_one_by_one`, several requests.
         """
         with self._lock:
             if self._on_arrival is None:
@@ -441,6 +444,10 @@ class Batcher:
             if self._any_cancelled or self._queue.next_deadline_ns is not None:
                 dropped = self._prune(now_ns)
             batch, wait_ns = self._cut(now_ns)
+            if batch and self.runs_one_by_one and self._queue:
+                for request in self._queue.take(min(len(self._queue), _MOST_ONE_BY_ONE - 1)):
+                    self._leave_queue((request,), Reason.SINGLE)
+                    batch.append(request)
         self._drop(dropped)
         return batch, wait_ns
 

@@ -279,6 +279,24 @@ class ModelStatistics:
             started, queued, inferences, rows, moments, end_ns, answered_before=answered_before
         )
 
+    def executed_one_by_one(self, requests: Sequence[Request], moments: Sequence[Moments]) -> None:
+        """Count an execution for each of `requests`, which are answered together."""
+        if not self._keeps_lone:
+            for request, own in zip(requests, moments, strict=True):
+                self.executed((request,), request.rows, own)
+            return
+        end_ns = self._clock()
+        last_inference_ns = self._wall_clock()
+        lone = [
+            (request.start_ns, request.queued_ns, request.rows, request.rows, own, end_ns)
+            for request, own in zip(requests, moments, strict=True)
+        ]
+        with self._lock:
+            self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
+            self._lone += lone
+            if len(self._lone) >= _MOST_LONE:
+                self._count_lone()
+
     def executed_block(
         self, started: list[int], queued_ns: int, request_rows: int, rows: int, moments: Moments
     ) -> None:

@@ -28,9 +28,10 @@ class Lone:
         self.opened += 1
         return self._open()
 
-    def run(self, took_ns, times=1, elements=100):
+    def run(self, took_ns, times=1, elements=100, cpu_ns=None):
+        cpu_ns = took_ns if cpu_ns is None else cpu_ns
         for _ in range(times):
-            self.session.observe(self.session.session, elements, took_ns)
+            self.session.observe(self.session.session, elements, took_ns, cpu_ns)
         thread = self.session._opening
         if thread is not None:
             thread.join(WAIT_SECS)
@@ -48,6 +49,20 @@ def test_short_executions_get_no_second_session():
     lone = Lone()
     assert lone.run(LONG_NS // 2, times=100) is None
     assert not lone.opened
+
+
+def test_executions_that_waited_for_a_core_are_short():
+    """Many models at once on a busy machine: each would get a second session it cannot use."""
+    lone = Lone()
+    assert lone.run(10 * LONG_NS, times=10, cpu_ns=LONG_NS // 100) is None
+    assert not lone.session.is_long
+
+
+def test_short_executions_after_a_long_one_do_not_count():
+    lone = Lone()
+    lone.run(2 * LONG_NS)
+    assert lone.run(LONG_NS // 2, times=10) is None
+    assert lone.run(2 * LONG_NS) is SESSION
 
 
 def test_long_executions_get_one():
@@ -95,8 +110,8 @@ def test_closing_waits_for_one_that_is_being_opened():
         return SESSION
 
     lone = Lone(slowly)
-    lone.session.observe(None, 100, 10 * LONG_NS)
-    lone.session.observe(None, 100, 10 * LONG_NS)
+    lone.session.observe(None, 100, 10 * LONG_NS, 10 * LONG_NS)
+    lone.session.observe(None, 100, 10 * LONG_NS, 10 * LONG_NS)
     assert begun.wait(WAIT_SECS)
     closing = threading.Thread(target=lone.session.close)
     closing.start()

@@ -70,7 +70,8 @@ class Replies:
 
 class Stage:
     def __init__(self, model, outputs=OUTPUTS, rows=1):
-        self.execution = Execution(SIGNATURE, 1, ModelStatistics("m", 1))
+        self.statistics = ModelStatistics("m", 1)
+        self.execution = Execution(SIGNATURE, 1, self.statistics)
         self.model = model
         inputs = (("a", dtypes.INT32, (rows, 2)),)
         self.template = RequestTemplate("m", -1, inputs, outputs, {}, 0, 0, rows, (), Replies())
@@ -85,6 +86,22 @@ class Stage:
     def time_of(self, *numbers):
         """Execute a batch; what it took to compute."""
         return self.execution.run(self.model, self._batch(numbers))
+
+    def run_one_by_one(self, *numbers):
+        """Execute requests with these values; how many at a time, and what each was answered."""
+        rest = batch = self._batch(numbers)
+        counts = []
+        while rest:
+            counts.append(self.execution.run_one_by_one(self.model, rest)[0])
+            rest = rest[counts[-1] :]
+        return counts, [self._answer(request.reply.responses) for request in batch]
+
+    @property
+    def executions(self):
+        """Of each batch size, how many were counted."""
+        reading = self.statistics.read()
+        assert reading.success_count == reading.histograms.request_duration_ns.count
+        return {rows: batch.count for rows, batch in reading.batches.items()}
 
     def _batch(self, numbers):
         batch = []
@@ -180,3 +197,57 @@ def test_a_closed_executor_is_freed():
     stage.model = None
     gc.collect()
     assert freed() is None
+
+
+def test_one_by_one_each_is_an_execution_and_they_are_answered_together():
+    stage = Stage(Model())
+    stage.run(0)
+    counts, answers = stage.run_one_by_one(1, 2, 3)
+    assert counts == [3]
+    assert answers == [expected(1), expected(2), expected(3)]
+    assert stage.model.log[2:] == ["bound"] * 3
+    assert stage.executions == {1: 4}
+
+
+def test_one_by_one_before_anything_is_bound():
+    stage = Stage(Model())
+    counts, answers = stage.run_one_by_one(1, 2, 3)
+    assert counts == [1, 2]
+    assert answers == [expected(1), expected(2), expected(3)]
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_one_by_one_only_the_request_that_fails_fails(bad):
+    stage = Stage(Model())
+    stage.run(0)
+    numbers = [1, 2, 3]
+    numbers[bad] = 1000
+    _, answers = stage.run_one_by_one(*numbers)
+    right = [expected(number) for number in numbers]
+    right[bad] = "ValueError: too large"
+    assert answers == right
+    assert stage.executions == {1: 3}
+
+
+def test_one_by_one_a_long_execution_is_judged_by_itself(monkeypatch):
+    """The longest of a series counts; after a long one, each is measured by its CPU time."""
+    stage = Stage(Model())
+    stage.run(0)
+    clock = iter([*range(8), 10**6, *range(10**7, 10**9, 10**6)])
+    monkeypatch.setattr(execution.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(execution, "own_ns", lambda *given: given)
+    monkeypatch.setattr(execution, "thread_cpu_ns", lambda: 5)
+    batch = stage._batch([1, 2, 3, 4, 5, 6])
+    count, (rows, own_ns, elapsed_ns) = stage.execution.run_one_by_one(stage.model, batch)
+    assert (count, rows, own_ns, elapsed_ns) == (4, 1, SHORT_NS, 10**6 - 7)
+    assert stage.execution.run_one_by_one(stage.model, batch[4:]) == (1, (1, (10**6, 5), 10**6))
+
+
+def test_one_by_one_with_summaries():
+    stage = Stage(Model())
+    stage.statistics = ModelStatistics("m", 1, summaries=True)
+    stage.execution = Execution(SIGNATURE, 1, stage.statistics)
+    stage.run(0)
+    stage.run_one_by_one(1, 2, 3)
+    assert stage.executions == {1: 4}
+    assert stage.statistics.read().summaries.request_ns.count == 4

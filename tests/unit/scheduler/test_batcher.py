@@ -328,6 +328,20 @@ def test_lone_requests_on_the_loop_go_as_the_policy_decides(policy, reasons):
     ]
 
 
+def test_the_loop_takes_several_requests_that_run_one_by_one():
+    line, _ = batcher(SingleRequestPolicy())
+    assert line.runs_one_by_one
+    line.hand_to_loop(lambda: None)
+    requests = [make_request(rows=1)[0] for _ in range(20)]
+    assert line.enqueue_group(requests) == 20
+    taken = [line.take_now()[0] for _ in range(3)]
+    assert [len(some) for some in taken] == [16, 4, 0]
+    assert [request for some in taken for request in some] == requests
+    assert {request.state for request in requests} == {State.EXECUTING}
+    assert [(reason.name, rows) for reason, rows in line.recent] == [("SINGLE", 1)] * 20
+    assert line.pending() == 0
+
+
 @pytest.mark.parametrize("why", ["queue", "instances", "closed", "order", "cancelled"])
 def test_a_lone_request_does_not_overtake(why):
     line, _ = batcher(BatchPolicy(4), preserve_ordering=why == "order")
@@ -437,6 +451,13 @@ class Controlled:
 
     def group(self, count):
         return [make_request(rows=1)[0] for _ in range(count)]
+
+
+def test_each_execution_is_measured_where_requests_run_one_by_one():
+    stage = Controlled(SingleRequestPolicy())
+    assert not stage.line.runs_one_by_one
+    stage.line.enqueue_group(stage.group(2))
+    assert len(stage.run()) == len(stage.run()) == 1
 
 
 def test_requests_that_would_be_late_are_refused():
