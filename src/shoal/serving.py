@@ -105,6 +105,7 @@ class Serving:
             server=server,
             processes=processes,
             repositories=self.repository.unreadable,
+            loading=self.repository.waiting_for_loads,
         )
 
     async def load(self) -> Sequence[dict[str, str]]:

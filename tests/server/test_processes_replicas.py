@@ -102,6 +102,7 @@ def test_statistics_are_exact_also_after_a_front_end_was_killed(replicated):
     )
     assert now["execution"]["reason"].startswith("in front ends: ")
     assert metric(server, "nv_inference_request_success") == counts.pop()
+    wait_until(lambda: metric(server, "shoal_time_to_drain_seconds") == 0)
     wait_for_replicas(server)
 
 

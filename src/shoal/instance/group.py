@@ -159,9 +159,15 @@ class InstanceGroup:
 
     def busy(self) -> int:
         """How many requests are being executed."""
-        on_loop = self._on_loop.busy_with if self._on_loop is not None else 0
-        leaving = [worker for worker, _ in self._leaving]
-        return on_loop + sum(worker.busy_with for worker in [*self._workers, *leaving])
+        return sum(self.running())
+
+    def running(self) -> list[int]:
+        """How many requests are being executed by each instance that executes any."""
+        instances = [*self._workers, *[worker for worker, _ in self._leaving]]
+        found = [worker.busy_with for worker in instances]
+        if self._on_loop is not None:
+            found.append(self._on_loop.busy_with)
+        return [count for count in found if count]
 
     def finish(self) -> None:
         """Wait until every instance has ended; the batcher must have been closed before."""

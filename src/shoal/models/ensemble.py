@@ -43,6 +43,7 @@ class EnsembleModel(ServedModel):
         )
         self._admission = EnsembleAdmission(spec.ensemble, spec.target_latency_ns, spec.find)
         self.statistics.admission = self._admission.reading
+        self.statistics.pending = self._scheduler.waiting
         self._use_scheduler(self._enqueue_admitted)
         self._open_task()
 
@@ -60,6 +61,10 @@ class EnsembleModel(ServedModel):
     def expectation(self, request: Request) -> Expectation:
         """Whether such a request would be admitted now, and how long it would take."""
         return self._admission.expectation(request)
+
+    def time_to_drain_ns(self) -> float | None:
+        """See `ServedModel`: from its models, where its requests wait and run."""
+        return self._admission.drain_ns() if self._scheduler.in_flight() else 0.0
 
     @property
     def cache_identity(self) -> bytes:

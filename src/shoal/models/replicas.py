@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal.config.parameters import value_of
+from shoal.scheduler.drain import Load, Waiting
 from shoal.scheduler.policy import Reason
 from shoal.statistics import transfer
 
@@ -68,6 +69,8 @@ class ReplicaState(NamedTuple):
     reason: str  # of the mode
     expected_ns: float  # the latency, of a model with a target
     cuts: tuple[tuple[str, int], ...]  # the last batches: why they were closed, and their rows
+    waiting_rows: int
+    running: tuple[int, ...]  # requests of each instance that is busy
 
 
 class ReplicaReporter:
@@ -87,8 +90,9 @@ class ReplicaReporter:
         sums = (*padded, 0 if admission is None else admission[0])
         execution = model.execution_placement.report()
         cuts = model.recent_cuts()
+        load = model.load_now()
         state = ReplicaState(
-            statistics.pending(),
+            load.waiting.requests,
             statistics.instances() or 0,
             model.memory_bytes(),
             statistics.on_loop(),
@@ -96,6 +100,8 @@ class ReplicaReporter:
             execution["reason"],
             0.0 if admission is None else admission[1],
             tuple([(why.name, rows) for why, rows in cuts]),
+            load.waiting.rows,
+            tuple(load.running),
         )
         if counts is None and sums == self._sums and state == self._state:
             return None
@@ -149,6 +155,17 @@ class ModelReplicas:
     def leave(self, owner: object) -> None:
         """That front end has no replica any more."""
         self._states.pop(owner, None)
+
+    def add_loads(self, own: Load) -> Load:
+        """What waits and runs in the engine and in all replicas."""
+        states = self._read()
+        waiting = Waiting(
+            own.waiting.requests + sum(state.pending for state in states),
+            own.waiting.rows + sum(state.waiting_rows for state in states),
+        )
+        running = [*own.running, *[count for state in states for count in state.running]]
+        instances = sum(1 if state.on_loop else state.instances for state in states)
+        return Load(waiting, running, instances or own.instances)
 
     def execution(self) -> dict[str, str] | None:
         """Where the replicas run and why, as the last report has it; None if there are none."""

@@ -48,6 +48,7 @@ class ServedModel(ABC):
         self.config = spec.config
         self.signature = signature
         self.statistics = spec.new_statistics(version)
+        self.statistics.time_to_drain_ns = self.time_to_drain_ns
         self.task: TaskEndpoint | None = None
         self.replicas: ModelReplicas | None = None  # in front-end processes, once they load any
         self.interface: FunctionInterface | None = None
@@ -221,6 +222,10 @@ class ServedModel(ABC):
     def expectation(self, request: Request) -> Expectation:  # noqa: ARG002
         """Whether such a request would be admitted now, and how long it would take."""
         return Expectation()
+
+    @abstractmethod
+    def time_to_drain_ns(self) -> float | None:
+        """How long what waits and runs now is expected to take; None while that is not known."""
 
     def resize(self, spec: ModelSpec) -> None:
         """Take the instance groups of `spec`, in place. On failure the old ones stay."""

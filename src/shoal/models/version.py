@@ -39,6 +39,7 @@ from shoal.models.setup import build_execution_placement, build_health, build_sc
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.scheduler import assembly, padding_setup
 from shoal.scheduler.admission import Expectation
+from shoal.scheduler.drain import Load, TimeToDrain
 from shoal.scheduler.policy import Reason
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.statistics.model import FailureReason
@@ -73,6 +74,8 @@ class Model(ServedModel):
         self.statistics.pending = self._batcher.pending
         self.statistics.admission = self._batcher.admission
         batching = spec.config.dynamic_batching
+        batches = batching is not None or spec.config.sequence_batching is not None
+        self._drain = TimeToDrain(spec.config.max_batch_size if batches else 0)
         self._use_scheduler(
             self._batcher.enqueue,
             version_folder=spec.version_folders[version],
@@ -259,6 +262,25 @@ class Model(ServedModel):
 
     def _scheduled(self) -> int:
         return self._batcher.pending() + self._instances.busy()
+
+    def load_now(self) -> Load:
+        """What waits and what runs, without what front ends run themselves."""
+        running = self._instances.running()
+        # Each request that is answered after its execution takes as long as any of them.
+        running += [1] * (self._loaded.owed() - sum(running))
+        count = 1 if self.execution_placement.on_loop() else self._instances.count()
+        return Load(self._batcher.waiting(), running, count)
+
+    def time_to_drain_ns(self) -> float | None:
+        """See `ServedModel`. With a target latency, it is the estimate that refuses requests."""
+        load = self.load_now()
+        if self.replicas is not None:
+            load = self.replicas.add_loads(load)
+        elif not self._loaded.owed():
+            measured_ns = self._batcher.drain_ns()
+            if measured_ns is not None:
+                return measured_ns
+        return self._drain.read_ns(*self.statistics.read_executions(), load)
 
     def idle(self) -> bool:
         """Whether it is unused: no request, no pending response, no open sequence."""

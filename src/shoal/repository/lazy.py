@@ -9,7 +9,7 @@ repository.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from shoal.errors import ShoalError
@@ -17,7 +17,7 @@ from shoal.repository import layout
 from shoal.repository.budget import MemoryBudget, ResidentModel, format_bytes
 from shoal.repository.lifecycle import UNLOADED, ModelLifecycle, VersionState, VersionStatus
 from shoal.repository.loader import ModelLoader, RepositorySettings
-from shoal.repository.namespaces import plain_name
+from shoal.repository.namespaces import namespace_of, plain_name
 from shoal.repository.on_demand import LOADS_AGAIN, OnDemand
 from shoal.statistics.custom import COUNTER, GAUGE, CustomFamily, CustomMetric, CustomMetrics
 from shoal.statistics.footprint import file_bytes
@@ -93,6 +93,32 @@ class LazyModels:
         )  # folders, or files that declare models
         return any(version == -1 or self._has_version(path, version) for path in found)
 
+    def waiting(self) -> list[tuple[Mapping[str, str], int]]:
+        """How many requests wait for models to be loaded, after the labels of their metrics: the
+        version is the newest, which is most likely served."""
+        return [(self._labels(key), count) for key, count in self._loads.waiting().items()]
+
+    def _labels(self, key: str) -> dict[str, str]:
+        namespace = namespace_of(key)
+        return {
+            "model": plain_name(key),
+            "version": str(max(self._versions(self._folder(key)), default=1)),
+            **({"namespace": namespace} if namespace else {}),
+        }
+
+    def _folder(self, key: str) -> Path | None:
+        """The folder of a model; None if it is declared in a file."""
+        for folder in layout.folders_named(self._paths, plain_name(key)):
+            if not self._namespaced or folder.as_posix() == key:
+                return folder
+        return self._loader.folders.remote_models(plain_name(key)).get(key)
+
+    def _versions(self, folder: Path | None) -> Collection[int]:
+        if folder is None:
+            return ()
+        remote = self._loader.folders.remote(folder)
+        return layout.version_folders(folder) if remote is None else remote.versions(folder)
+
     def _has_version(self, path: Path, version: int) -> bool:
         remote = self._loader.folders.remote(path)
         if remote is not None:
@@ -154,15 +180,12 @@ class LazyModels:
 
     def _on_disk(self, key: str) -> int:
         """The size of the files of the version that is most likely served."""
-        for folder in layout.folders_named(self._paths, plain_name(key)):
-            if not self._namespaced or folder.as_posix() == key:
-                versions = layout.version_folders(folder)
-                return file_bytes(versions[max(versions)]) if versions else 0
-        at = self._loader.folders.remote_models(plain_name(key)).get(key)
-        remote = None if at is None else self._loader.folders.remote(at)
-        if at is None or remote is None:
+        folder = self._folder(key)
+        newest = max(self._versions(folder), default=0)
+        if folder is None or not newest:
             return 0
-        return remote.size(at, max(remote.versions(at), default=0))
+        remote = self._loader.folders.remote(folder)
+        return file_bytes(folder / str(newest)) if remote is None else remote.size(folder, newest)
 
     def _residents(self) -> list[ResidentModel]:
         now_ns = time.monotonic_ns()

@@ -93,6 +93,11 @@ class OnDemand:
         """Whether a load for a request is in progress."""
         return key in self._loads
 
+    def waiting(self) -> dict[str, int]:
+        """How many requests wait for each model that is being loaded."""
+        with self._changed:
+            return {key: len(load.waiting) for key, load in self._loads.items() if load.waiting}
+
     def forget_failure(self, key: str) -> None:
         """The model was loaded or unloaded by name: an earlier failure does not matter then."""
         with self._changed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shoal.backends.initialisation import released
@@ -201,6 +201,10 @@ class ModelRepository:
     def unreadable(self) -> Mapping[str, Sequence[Problem]]:
         """For each repository, why it or models in it cannot be read. Does not block."""
         return self._loader.folders.problems()
+
+    def waiting_for_loads(self) -> Iterable[tuple[Mapping[str, str], int]]:
+        """In lazy mode: how many requests wait for models, after the labels of their metrics."""
+        return () if self._lazy is None else self._lazy.waiting()
 
     def is_decoupled(self, name: str, version: int = -1) -> bool:
         """Whether a model may send any number of responses. Raises as `find`."""

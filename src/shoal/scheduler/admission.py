@@ -20,6 +20,7 @@ from typing import NamedTuple
 from shoal.core.request import Request
 from shoal.errors import QueueRejected
 from shoal.scheduler.costs import ExecutionCosts
+from shoal.scheduler.drain import finish_ns
 
 FIRST_SHARE = 0.8  # of the target, which the expected latency may reach
 LEAST_SHARE = 0.25
@@ -177,6 +178,12 @@ class AdmissionControl:
             self.refused, self._expected_ns(self._rows_before(None) + 1, 1, now_ns)
         )
 
+    def drain_ns(self, now_ns: int) -> float | None:
+        """When all that waits and runs now is answered; None while nothing is known."""
+        rows = self._rows_before(None)
+        last_ns = self._finish_ns(rows, max(1, round(rows / max(1, self._requests))), now_ns)
+        return None if last_ns is None else max([last_ns, *self._busy_ns(now_ns)])
+
     def _rows_before(self, level: int | None) -> int:
         waiting = self._waiting.items()
         return sum([rows for number, rows in waiting if level is None or number <= level])
@@ -184,24 +191,21 @@ class AdmissionControl:
     def _expected_ns(self, rows: int, own_rows: int, now_ns: int) -> float:
         """When the last of `rows` rows that wait is answered, which belongs to a request of
         `own_rows`; 0 while nothing is known."""
+        return self._finish_ns(rows, own_rows, now_ns) or 0.0
+
+    def _finish_ns(self, rows: int, own_rows: int, now_ns: int) -> float | None:
         parallel = max(1, round(self._parallel))
-        batch_rows = self._max_rows - self._max_rows % own_rows if self._max_rows else own_rows
-        batch_rows = max(batch_rows, own_rows)
-        estimate = self._costs.estimate
-        batch_ns = estimate(parallel, batch_rows)
-        if batch_ns is None:
-            return 0.0
-        before, last_rows = divmod(rows - 1, batch_rows)
-        rounds, place = divmod(before, parallel)
-        # After how long each instance is idle. A batch that is overdue is expected to take as much
-        # longer as it is late.
-        idle_ns = [
+        busy_ns = self._busy_ns(now_ns)
+        return finish_ns(rows, own_rows, self._max_rows, parallel, busy_ns, self._costs.estimate)
+
+    def _busy_ns(self, now_ns: int) -> list[float]:
+        """What each running batch still takes. One that is overdue is expected to take as much
+        longer as it is late."""
+        parallel, estimate = max(1, round(self._parallel)), self._costs.estimate
+        return [
             abs((estimate(parallel, one.rows) or 0.0) + one.start_ns - now_ns)
             for one in self._running.values()
         ]
-        idle_ns += [0.0] * (parallel - len(idle_ns))
-        start_ns = sorted(idle_ns)[place] + rounds * batch_ns
-        return start_ns + (estimate(parallel, last_rows + 1) or 0.0)
 
 
 def limit_ns(request: Request, target_ns: int, now_ns: int) -> int:

@@ -12,6 +12,7 @@ from typing import Protocol
 from shoal.core.request import Request
 from shoal.errors import QueueRejected
 from shoal.scheduler.admission import AdmissionReading, Expectation
+from shoal.scheduler.drain import Waiting
 from shoal.scheduler.policy import Reason
 
 RECENT_CUTS = 256  # batches whose reason and size are kept
@@ -44,6 +45,13 @@ class Scheduler(Protocol):
 
     def pending(self) -> int:
         """How many requests wait."""
+
+    def waiting(self) -> Waiting:
+        """What waits, for an estimate of how long that will take."""
+
+    def drain_ns(self) -> float | None:
+        """How long what waits and runs takes, by the admission control; None without one, or while
+        nothing is known."""
 
     def refusal(self, rows: int, count: int) -> QueueRejected | None:
         """The error for `count` requests of `rows` rows each, if none would be accepted now."""

@@ -22,6 +22,7 @@ from shoal.errors import QueueRejected, ShoalError, Unavailable
 from shoal.scheduler.admission import AdmissionControl, AdmissionReading, Expectation
 from shoal.scheduler.base import RECENT_CUTS, EventLoop, Puller
 from shoal.scheduler.concurrency import ConcurrentExecutions
+from shoal.scheduler.drain import Waiting
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchCut, Policy, Reason, SingleRequestPolicy
 from shoal.scheduler.queue import FULL, RequestQueue
@@ -31,6 +32,8 @@ OnDropped: TypeAlias = Callable[[Request, ShoalError], None]
 _Dropped: TypeAlias = Sequence[tuple[Request, ShoalError]]
 
 _MOST_ONE_BY_ONE = 16  # requests that the loop takes at once where each is a batch
+_MOST_READ = 1000  # requests of the queue, whose lock is held meanwhile
+
 _rows_and_key = attrgetter("rows", "batch_key")
 
 
@@ -113,6 +116,21 @@ class Batcher:
     def pending(self) -> int:
         """How many requests wait."""
         return len(self._queue) + (sum(map(len, self._parts)) if self._parts else 0)
+
+    def waiting(self) -> Waiting:
+        """What waits. Of a long queue, the rows are those of its first requests, extrapolated."""
+        with self._lock:
+            found = [request.rows for request in islice(self._queue, _MOST_READ)]
+            found += [request.rows for part in self._parts for request in part]
+            requests = self.pending()
+        return Waiting(requests, sum(found) * requests // max(1, len(found)))
+
+    def drain_ns(self) -> float | None:
+        """See `Scheduler`."""
+        if self._admission is None:
+            return None
+        with self._lock:
+            return self._admission.drain_ns(self._clock())
 
     def admission(self) -> AdmissionReading | None:
         """The state of the admission control, for metrics; None without one."""

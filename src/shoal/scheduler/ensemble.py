@@ -78,6 +78,11 @@ class EnsembleScheduler:
         """Requests taken over whose final response has not been sent."""
         return self._running
 
+    def waiting(self) -> int:
+        """How many executions of steps wait for `max_inflight_requests`. All others are in the
+        queues of their models, or run."""
+        return sum([limit.waiting for limit in self.limits])
+
     def run_ended(self) -> None:
         """A run has sent its final response."""
         with self._changed:

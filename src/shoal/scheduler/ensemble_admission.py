@@ -9,7 +9,7 @@ the admission control of their models. Their queue limits and time-outs hold all
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shoal.core.reply import DISCARD
@@ -30,6 +30,9 @@ class StepModel(Protocol):
 
     def expectation(self, request: Request) -> Expectation:
         """Whether such a request would be admitted now, and how long it would take."""
+
+    def time_to_drain_ns(self) -> float | None:
+        """How long what waits and runs now is expected to take; None while that is not known."""
 
 
 class EnsembleAdmission:
@@ -74,7 +77,7 @@ class EnsembleAdmission:
         if self._find is None:
             return Expectation()
         needed = self._graph.plan(request.requested_outputs).wanted
-        done_ns: dict[str, float] = {}  # by tensor
+        took_ns: dict[int, float] = {}  # by step
         waits = False
         for step in self._order:
             if step.index not in needed:
@@ -84,14 +87,35 @@ class EnsembleAdmission:
             if not expected.in_time:
                 return expected
             waits = waits or expected.waits
-            begin_ns = max([done_ns.get(tensor, 0.0) for tensor in step.inputs.values()], default=0)
-            for tensor in step.outputs.values():
-                done_ns[tensor] = begin_ns + expected.latency_ns
-        latency_ns = max(done_ns.values(), default=0.0)
+            took_ns[step.index] = expected.latency_ns
+        latency_ns = self._longest_ns(took_ns)
         if not self._target_ns or not waits:  # where nothing waits, none can do better
             return Expectation(latency_ns, waits=waits)
         budget_ns = FIRST_SHARE * limit_ns(request, self._target_ns, self._clock())
         return Expectation(latency_ns, latency_ns <= budget_ns, waits)
+
+    def drain_ns(self) -> float | None:
+        """How long what waits and runs in its models takes, along the longest path; None while
+        nothing is known."""
+        if self._find is None:
+            return None
+        models = [self._find(step.model.name, step.model.version) for step in self._graph.steps]
+        drains = [None if model is None else model.time_to_drain_ns() for model in models]
+        if all(drain_ns is None for drain_ns in drains):
+            return None
+        return self._longest_ns(
+            {step.index: ns or 0.0 for step, ns in zip(self._graph.steps, drains, strict=True)}
+        )
+
+    def _longest_ns(self, took_ns: Mapping[int, float]) -> float:
+        """The longest path through the steps that took so long, by their number."""
+        done_ns: dict[str, float] = {}  # by tensor
+        for step in self._order:
+            if step.index in took_ns:
+                begun = [done_ns.get(tensor, 0.0) for tensor in step.inputs.values()]
+                for tensor in step.outputs.values():
+                    done_ns[tensor] = max(begun, default=0.0) + took_ns[step.index]
+        return max(done_ns.values(), default=0.0)
 
     def reading(self) -> AdmissionReading | None:
         """The state of the admission control, for metrics; None without a target latency."""

@@ -26,6 +26,7 @@ from shoal.errors import Cancelled, QueueRejected, ShoalError
 from shoal.scheduler.admission import AdmissionReading, Expectation, late
 from shoal.scheduler.base import RECENT_CUTS, Puller
 from shoal.scheduler.batcher import BatcherClosed, OnDropped
+from shoal.scheduler.drain import Waiting
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchPolicy, Reason
 from shoal.scheduler.sequence_admission import SequenceAdmission, check
@@ -105,6 +106,17 @@ class SequenceBatcher:
     def pending(self) -> int:
         """How many requests wait, in slots and in the backlog."""
         return self._waiting
+
+    def waiting(self) -> Waiting:
+        """What waits: each request has one row, and those of a sequence run one by one."""
+        with self._lock:
+            runs = [run for instance in self._instances.values() for run in instance.runs()]
+            longest = max([len(run.waiting) for run in (*runs, *self._table.backlog)], default=0)
+            return Waiting(self._waiting, self._waiting, longest)
+
+    def drain_ns(self) -> float | None:
+        """None: how long sequences last is not known here."""
+        return None
 
     def under_way(self) -> int:
         """How many sequences have not ended, whether or not they have waiting requests."""

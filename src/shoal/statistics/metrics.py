@@ -101,6 +101,14 @@ def _admission(index: int, unit: float = 1) -> Callable[[ModelSource], Number | 
     return value
 
 
+def _seconds(pick: Callable[[ModelSource], float | None]) -> Callable[[ModelSource], Number | None]:
+    def value(model: ModelSource) -> Number | None:
+        found_ns = pick(model)
+        return None if found_ns is None else found_ns / _S
+
+    return value
+
+
 def _health(pick: Callable[[InstanceHealth], Number]) -> Callable[[ModelSource], Number | None]:
     return lambda model: pick(model.statistics.health()) if model.statistics.health else None
 
@@ -131,8 +139,9 @@ MODEL: tuple[ServerMetric[ModelSource], ...] = (
     ServerMetric("nv_inference_compute_output_duration_us", COUNTER,
                  "Total time spent collecting the model's outputs, in microseconds",
                  _us(lambda r: r.compute_output_ns), is_latency=True),
-    ServerMetric("nv_inference_pending_request_count", GAUGE, "Requests waiting for an instance",
-                 lambda model: model.statistics.pending()),
+    ServerMetric("shoal_time_to_drain_seconds", GAUGE,
+                 "Expected time until what waits and runs now is finished, in seconds",
+                 _seconds(lambda model: model.statistics.time_to_drain_ns())),
     ServerMetric("shoal_admission_refused_total", COUNTER,
                  "Requests refused because they could not be answered within the target latency",
                  _admission(0)),

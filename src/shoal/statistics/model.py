@@ -195,6 +195,8 @@ class ModelStatistics:
         # The part of it on each GPU, as far as it is known.
         self.gpu_memory: Callable[[], Mapping[int, int]] = dict
         self.pending: Callable[[], int] = lambda: 0  # requests waiting; set by the model
+        # Until what waits and runs now is finished; None: not known yet. Set by the model.
+        self.time_to_drain_ns: Callable[[], float | None] = lambda: None
         self.on_loop: Callable[[], bool] = lambda: False  # where it runs; set by the model
         self.instances: Callable[[], int | None] = lambda: None  # set by a model that has them
         # Restarts of processes of its instances; set where instances run in processes.
@@ -502,7 +504,7 @@ class ModelStatistics:
                 compute_output_ns=self._compute_output_ns,
                 failures=self._failures.copy(),
                 fail_ns=self._fail_ns,
-                batches={rows: BatchReading(*sums) for rows, sums in sorted(self._batches.items())},
+                batches=self._read_batches(),
                 histograms=_read_histograms(self._histograms) if self._histograms else None,
                 summaries=_read_summaries(self._summaries, self._clock())
                 if self._summaries
@@ -510,6 +512,17 @@ class ModelStatistics:
                 first_response_ms=self._first_response.read() if self._first_response else None,
                 cache=replace(self._cache) if self.cached else None,
             )
+
+    def read_executions(self) -> tuple[Mapping[int, BatchReading], float]:
+        """The part of `read` that tells what executions cost: `batches`, and the mean number of
+        rows of a request."""
+        with self._lock:
+            self._count_lone()
+            requests = self._success_count - self._cache.hit_count
+            return self._read_batches(), self._inference_count / max(1, requests)
+
+    def _read_batches(self) -> dict[int, BatchReading]:
+        return {rows: BatchReading(*sums) for rows, sums in sorted(self._batches.items())}
 
     def snapshot(self) -> dict[str, Any]:
         """This version's element of `model_stats`, as the statistics endpoint returns it."""

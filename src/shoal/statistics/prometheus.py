@@ -50,12 +50,14 @@ class MetricsRenderer:
         processes: ServerProcesses | None = None,
         errors: RecentErrors = recent_errors,
         repositories: Callable[[], Mapping[str, Sequence[object]]] | None = None,
+        loading: Callable[[], Iterable[tuple[Mapping[str, str], int]]] = lambda: (),
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`models` returns the statistics of all loaded versions, the newer of two equals last;
         `custom` are metrics that models define, `cache` reads the response cache's counts, `keys`
         those of clients' keys, `server` what the server reports about itself, `repositories` why
-        each one cannot be read. `processes` are those of a server that has several.
+        each one cannot be read, `loading` how many requests wait for models to be loaded, after
+        the labels of these. `processes` are those of a server that has several.
 
         Without `gpus`, the machine's own GPUs are used, which starts NVML and can take a while.
         """
@@ -67,6 +69,7 @@ class MetricsRenderer:
         self._errors = errors
         self._build = labels_text(build_labels())
         self._repositories = repositories
+        self._loading = loading
         self._settings = settings or MetricsSettings()
         interval_ns = self._settings.interval_ms * 1_000_000
         self._machine = Sampled(machine or Machine().read, interval_ns, clock)
@@ -149,6 +152,16 @@ class MetricsRenderer:
                 for labels, reading in readings
                 for reason, count in reading.failures.items()
             ],
+        )
+        pending = {model.text: model.source.statistics.pending() for model in models}
+        for labels, count in self._loading():
+            waiting = labels_text(labels)
+            pending[waiting] = pending.get(waiting, 0) + count
+        text.family(
+            "nv_inference_pending_request_count",
+            metrics.GAUGE,
+            "Requests waiting for an instance, or for the model to be loaded",
+            pending.items(),
         )
         for histogram in metrics.HISTOGRAMS:
             found = [(labels, histogram.reading(reading)) for labels, reading in readings]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from shoal.models import replicas
 from shoal.repository.inspection import Inspection
 from shoal.repository.preparation import PreparationSettings
+from shoal.scheduler.drain import Load, Waiting
+from shoal.statistics.model import ModelStatistics
 from tests.support.repositories import add_model, parameter
 
 MARK = parameter("run_in_frontends", "true")
@@ -93,3 +96,16 @@ def test_one_without_the_mark_runs_in_the_engine(tmp_path):
     inspection.close()
     assert not replicas.may_have_replicas(report.spec)
     assert not report.warnings
+
+
+def test_the_load_of_all_front_ends_counts():
+    model = SimpleNamespace(statistics=ModelStatistics("m", 1))
+    everywhere = replicas.ModelReplicas(model)
+    own = Load(Waiting(), [], 2)
+    assert everywhere.add_loads(own) == own
+    state = replicas.ReplicaState(5, 2, 0, False, "threads", "", 0.0, (), 10, (4, 1))
+    everywhere.take("a", (None, [0, 0, 0], tuple(state)))
+    on_loop = state._replace(pending=1, waiting_rows=2, running=(), on_loop=True)
+    everywhere.take("b", (None, [0, 0, 0], tuple(on_loop)))
+    assert everywhere.add_loads(own) == Load(Waiting(6, 12), [4, 1], 3)
+    assert model.statistics.pending() == 6
