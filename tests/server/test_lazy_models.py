@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from shoal.repository.loader import ModelLoader
 from shoal.testing.server import running_server, wait_until
 from tests.support.client import Infer, outputs
 from tests.support.ensembles import chain
@@ -145,6 +146,39 @@ class TestFirstUse:
             assert fake.names == ["a"]
             assert running.metric("shoal_on_demand_loads_total", model="a") == 1
             assert running.metric("shoal_on_demand_waiting", model="a") == 0
+
+    @pytest.mark.parametrize("namespaced", [False, True])
+    def test_a_request_before_the_models_are_known_waits(
+        self, repository, fake, serve, monkeypatch, namespaced
+    ):
+        known, reached = threading.Event(), threading.Event()
+        find = ModelLoader.found
+
+        def found(loader):
+            reached.set()
+            assert known.wait(WAIT_SECS)
+            return find(loader)
+
+        monkeypatch.setattr(ModelLoader, "found", found)
+        with serve(repository, start=False, model_namespacing=namespaced) as running:
+            running.run(running.server.listen())
+            with ThreadPoolExecutor(1) as starting:
+                start = starting.submit(running.run, running.server.load())
+                assert reached.wait(WAIT_SECS)
+                calls = [infer().call(running, name) for name in ("late", "none")]
+                answer = running.get("/v2/models/late/ready")
+                assert (answer.status, running.get("/v2/health/ready").status) == (400, 400)
+                assert running.get("/v2/health/live").status == 200
+                add_fake(repository, "late")
+                known.set()
+                start.result(WAIT_SECS)
+            assert outputs(calls[0].response())["OUTPUT0"].item() == 7
+            unknown = calls[1].response()
+            assert (unknown.status, unknown.error) == (
+                400 if namespaced else 404,
+                "Request for unknown model: 'none' is not found",
+            )
+            assert running.get("/v2/health/ready").status == 200
 
     @pytest.mark.parametrize("place", ["", "/config", "/versions/1", "/versions/1/config"])
     def test_metadata_and_config_load_too(self, repository, fake, serve, place):

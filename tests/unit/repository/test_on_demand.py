@@ -279,3 +279,41 @@ class TestHeldRequests:
         assert error.message == "Request timeout expired"
         loader.gate.set()
         assert collector.finals == 1
+
+
+class TestBeforeTheStart:
+    """Requests for models that are not known yet."""
+
+    def test_they_wait_until_the_models_are_known(self, on_demand):
+        told, left = Told(), Told()
+        pending = on_demand.unknown()
+        assert isinstance(pending, ModelLoading)
+        pending.then(told)
+        pending.then(left)()  # its client has gone
+        assert told.errors == []
+        on_demand.started()
+        assert told.wait() is None
+        assert left.errors == []
+        assert on_demand.unknown() is None
+        late = Told()
+        pending.then(late)
+        assert late.wait() is None
+
+    def test_a_request_is_held(self, on_demand):
+        again = threading.Event()
+        request, collector = make_request()
+        on_demand.unknown().hold(request, again.set)
+        assert not again.is_set()
+        on_demand.started()
+        assert again.is_set()
+        assert not collector.answered
+
+    def test_the_server_may_exit_before(self, on_demand):
+        told = Told()
+        pending = on_demand.unknown()
+        pending.then(told)
+        on_demand.close()
+        assert told.wait().message == "Server exiting"
+        late = Told()
+        pending.then(late)
+        assert late.wait().message == "Server exiting"
