@@ -22,7 +22,7 @@ from shoal.frontends.closing import accept_waiting, stop_handshakes
 
 logger = logging.getLogger(__name__)
 
-_MOST_ACCEPTED = 64  # in one loop iteration
+MOST_ACCEPTED = 64  # in one loop iteration
 _LOOK_SECS = 0.001  # between two looks at the other processes' connections
 _PAUSE_SECS = 1.0  # when the process has no file descriptors left
 _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -49,7 +49,7 @@ class Acceptor:
         self._loop.add_reader(listening, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(_MOST_ACCEPTED):
+        for _ in range(MOST_ACCEPTED):
             lead = self._limits.lead()
             if lead and not self._has_waited(lead * _LOOK_SECS):
                 self._repoll(_LOOK_SECS)
@@ -65,7 +65,7 @@ class Acceptor:
                 self._waits_since = None
                 self._limits.not_accepted_elsewhere()
             connection.setblocking(False)
-            self._accepted(connection, _address(peer))
+            self._accepted(connection, address_of(peer))
         self._waits_since = None
         if self._timer is not None:
             self._timer = None
@@ -102,7 +102,7 @@ class Acceptor:
             return
         self._ignore()
         for connection, peer in accept_waiting(self._listening):
-            self._accepted(connection, _address(peer))
+            self._accepted(connection, address_of(peer))
         self._listening.close()
 
     def close(self) -> None:
@@ -129,31 +129,13 @@ class SharedServer:
         limits: ConnectionLimits,
     ) -> None:
         """`make_protocol` is called for each connection, which counts itself among `limits`."""
-        self._loop = asyncio.get_running_loop()
-        self._make_protocol = make_protocol
-        self._limits = limits
-        self._opening: set[asyncio.Task[None]] = set()
-        self._acceptor = Acceptor(listening, self._accepted, limits)
+        self._openings = Openings(make_protocol, limits)
+        self._acceptor = Acceptor(listening, self._openings.begin, limits)
 
     @property
     def unfinished(self) -> int:
         """How many clients are connected without a protocol."""
-        return len(self._opening)
-
-    def _accepted(self, connection: socket.socket, address: str) -> None:
-        self._limits.opening(1)
-        task = self._loop.create_task(self._open(connection, address))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
-
-    async def _open(self, connection: socket.socket, address: str) -> None:
-        try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection)
-        except OSError as error:  # the client has left
-            logger.debug("no connection with %s: %s", address, error)
-            connection.close()
-        finally:
-            self._limits.opening(-1)
+        return self._openings.count
 
     async def stop(self) -> None:
         """Accept the clients that have connected, then close the socket."""
@@ -166,10 +148,52 @@ class SharedServer:
 
     async def wait_closed(self) -> None:
         """Wait until nothing of it runs any more."""
-        if self._opening:
-            await asyncio.wait(self._opening)
+        await self._openings.wait()
 
 
-def _address(peer: Any) -> str:
+class Openings:
+    """Gives accepted connections their protocols, on the loop on which it was made."""
+
+    def __init__(
+        self,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        """Until a connection counts itself among `limits`, it is counted as opening."""
+        self._loop = asyncio.get_running_loop()
+        self._make_protocol = make_protocol
+        self._limits = limits
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def count(self) -> int:
+        """How many clients are connected without a protocol."""
+        return len(self._tasks)
+
+    def begin(self, connection: socket.socket, address: str) -> None:
+        """Take over a connection, which does not block."""
+        if self._limits is not None:
+            self._limits.opening(1)
+        task = self._loop.create_task(self._open(connection, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, connection: socket.socket, address: str) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+        except OSError as error:  # the client has left
+            logger.debug("no connection with %s: %s", address, error)
+            connection.close()
+        finally:
+            if self._limits is not None:
+                self._limits.opening(-1)
+
+    async def wait(self) -> None:
+        """Wait until all of them have their protocol, or have ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def address_of(peer: Any) -> str:
     """A client's address without the port; empty for a Unix socket."""
     return str(peer[0]) if isinstance(peer, tuple) else ""
