@@ -31,6 +31,7 @@ PROGRAMS = {
     "prometheus": ("prometheus", "promtool"),
     "rclone": ("rclone",),
     "redis": ("redis-server",),
+    "systemd": ("systemd-analyze",),
 }
 
 # Many tests start Python, and compiling Shoal would take most of their time.

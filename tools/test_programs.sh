@@ -5,6 +5,7 @@
 #     curl                 curl             tests marked `curl`, examples/curl.sh, the README's commands
 #     nghttp, h2load       nghttp2-client   tests marked `nghttp2`
 #     redis-server         redis-server     tests marked `redis`
+#     systemd-analyze      systemd          tests marked `systemd`
 #     prometheus, promtool prometheus       tests marked `prometheus`
 #     chromium             chromium         tests marked `browser`
 #     javac, protoc …      (see below)      tests marked `java`
@@ -18,6 +19,7 @@ missing=""
 command -v curl >/dev/null 2>&1 || missing="$missing curl"
 command -v nghttp >/dev/null 2>&1 && command -v h2load >/dev/null 2>&1 || missing="$missing nghttp2-client"
 command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
+command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
 command -v prometheus >/dev/null 2>&1 && command -v promtool >/dev/null 2>&1 ||
     missing="$missing prometheus"
 command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
@@ -58,6 +60,7 @@ for package in $missing; do
     curl) tests="the tests marked 'curl' and those of examples/curl.sh and the README" ;;
     nghttp2-client) tests="the tests marked 'nghttp2'" ;;
     redis-server) tests="the tests marked 'redis'" ;;
+    systemd) tests="the tests marked 'systemd'" ;;
     prometheus) tests="the tests marked 'prometheus'" ;;
     libb64-0d) tests="the tests marked 'perf_analyzer'" ;;
     chromium) tests="the tests marked 'browser'" ;;

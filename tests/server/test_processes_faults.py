@@ -24,15 +24,24 @@ from tests.chaos.faults import kill, paused, replace, server_processes
 from tests.chaos.server import ADDRESS, ChaosServer, shared_memory_of
 from tests.support import onnx_models
 from tests.support.repositories import add_onnx
+from tests.support.service_manager import PING, FakeServiceManager
 
 ROWS = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 BODY = json.dumps({"inputs": [ROWS]})
 RESTARTED = "the engine process is being restarted; try again in a moment"
+WATCHDOG_SECS = 0.1
 _PIDFD_GETFD = 438
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def manager():
+    made = FakeServiceManager(WATCHDOG_SECS)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def server(manager, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for name in ("echo", "other"):
         add_onnx(folder, name, onnx_models.identity("FP32"), "max_batch_size: 8")
@@ -42,6 +51,7 @@ def server(tmp_path_factory):
         "--frontend-processes=2",
         "--model-control-mode=explicit",
         "--load-model=echo",
+        environment=manager.environment,
     )
     yield started
     started.stop()
@@ -188,6 +198,15 @@ def test_a_front_end_that_is_stopped_has_right_answers_later(server, lines):
         line.send("GET", "/v2/models/other")
     assert line.answer()[0] == 404
     assert line.infer()[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["engine", "frontend"])
+def test_the_watchdog_of_systemd_needs_every_process(server, manager, kind):
+    manager.wait_for(PING)
+    one, *_ = server_processes(server, kind)
+    with paused(one):
+        wait_until(lambda: manager.receives_nothing(5 * WATCHDOG_SECS), "there are no pings")
+    manager.wait_for(PING)
 
 
 def test_a_lost_link_is_replaced(server, lines):

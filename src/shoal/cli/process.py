@@ -2,6 +2,7 @@
 
 SIGINT, SIGTERM --> Server.stop --> 0, or 1 when that took too long or starting failed
 SIGHUP --> Server.reloads: files are read again
+systemd gets to know each of these steps: service_manager.py
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal import settings
+from shoal.cli.service_manager import ServiceManager
 from shoal.config.options import Options
 from shoal.errors import ShoalError
 from shoal.inprocess.loop import new_event_loop
@@ -60,13 +62,16 @@ def run(options: Options, *, on_ready: OnReady | None = None) -> int:
 async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[int, bool]:
     """Run the server. Returns the exit code and whether threads are still running."""
     frontends = settings.frontend_processes(options)
+    manager = ServiceManager()
     server: Server | Supervisor
     if frontends == 1:
         server = Server(options, log=log)
+        manager.starting()
     else:
         from shoal.processes.supervisor import Supervisor
 
         server = Supervisor(options, frontends, log=log)
+        manager.starting(server.responds)
     with _signals(server.reload) as stop_requested:
         starting = asyncio.ensure_future(server.start())
         stopping = asyncio.ensure_future(stop_requested.wait())
@@ -84,9 +89,11 @@ async def _live(options: Options, on_ready: OnReady | None, log: Log) -> tuple[i
             else:
                 if on_ready is not None:
                     on_ready(server)
+                manager.ready()
                 await stopping
         starting.cancel()
         stopping.cancel()
+        manager.stopping(options.drain_secs, options.exit_timeout_secs)
         clean = await server.stop()
     return (code if clean else 1), server.left_behind
 

@@ -42,7 +42,7 @@ class Control:
     def __init__(self, start: Start, handlers: dict[str, Callable[..., None]]) -> None:
         """Each message is passed to the handler of its kind. The process ends with the link."""
         self._link = start.link
-        self._handlers = handlers
+        self._handlers = {"ping": lambda: self.send("pong"), **handlers}
         self._early = start.early
         loop = asyncio.get_running_loop()
         loop.call_soon(self._handle_early)

@@ -57,9 +57,11 @@ class _Process:
         self.name = name
         self.started_at = time.monotonic()
         self._child = ChildProcess(module, name, files=files)
-        self._handlers = {
+        self._answered = asyncio.Event()  # the last ping is answered
+        self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._child.check_version,
             "failed": self._take_problem,
+            "pong": self._answered.set,
             **handlers,
         }
         self.problem: ShoalError | None = None  # for which it has ended
@@ -94,6 +96,7 @@ class _Process:
         await asyncio.to_thread(self._child.end)
         self._child.link.close()
         self.gone.set()
+        self._answered.set()
         self._ended(self, ending if self.problem is None else self.problem.message)
 
     def send(self, kind: str, *body: Any) -> None:
@@ -113,6 +116,13 @@ class _Process:
     def pass_socket(self, end: socket.socket, *whose: Any) -> None:
         """Give it one end of a link; `whose` is who has the other one."""
         self.send_file(end.detach(), "link", *whose)
+
+    async def responds(self) -> None:
+        """Wait until its event loop has answered, or until it has ended."""
+        if not self.gone.is_set():
+            self._answered.clear()
+            self.send("ping")
+            await self._answered.wait()
 
     async def end(self, secs: float) -> bool:
         """Wait for its end, and enforce it after that time: then the result is false."""
@@ -369,6 +379,12 @@ class Supervisor:
     def engine_pid(self) -> int:
         """The number of the engine process; 0 while there is none."""
         return 0 if self._engine is None else self._engine.pid
+
+    async def responds(self) -> None:
+        """Wait until the event loops of all processes have answered. Those that are being replaced
+        are not waited for."""
+        running = [each for each in (self._engine, *self._frontends.values()) if each is not None]
+        await asyncio.gather(*(process.responds() for process in running))
 
     def reload(self) -> None:
         """SIGHUP: every process reads its files again."""
