@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from shoal.inprocess.async_server import AsyncServer as AsyncServer
     from shoal.inprocess.server import Server as Server
 
-__version__ = "0.1.0"
+try:  # with the number of the commit; a build writes it
+    from shoal._version import __version__  # type: ignore[import-not-found,unused-ignore]
+except ImportError:  # a source tree in Python's path
+    __version__ = "0.1.0"
 
 _HOMES = {
     "AlreadyExists": "shoal.errors",
