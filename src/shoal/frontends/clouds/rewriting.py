@@ -21,6 +21,7 @@ from shoal.frontends.http.message import Head
 _LENGTH_FIELD = LENGTH_NAME.lower()
 _NUMBER = re.compile(r"[ \t]*([+-]?[0-9]+)")
 _LARGEST = 2**31 - 1
+_NOT_PASSED = (b"accept", b"accept-encoding")
 
 
 class RewrittenHead(Head):
@@ -31,9 +32,10 @@ class RewrittenHead(Head):
     def __init__(self, head: Head, method: str, path: str, json_bytes: int | None = None) -> None:
         """`json_bytes` is how much of the body is JSON, where bytes of tensors follow.
 
-        Responses are never compressed: platforms do not pass `Content-Encoding` on.
+        Responses are never compressed: platforms do not pass `Content-Encoding` on. Their health
+        checks want no body, whatever they accept.
         """
-        fields = {name: value for name, value in head.fields.items() if name != b"accept-encoding"}
+        fields = {name: value for name, value in head.fields.items() if name not in _NOT_PASSED}
         if json_bytes is not None:
             fields[_LENGTH_FIELD] = b"%d" % json_bytes
         super().__init__(

@@ -1,7 +1,8 @@
 """Health over HTTP: whether the server is alive, whether it is ready, whether a model is ready.
 
-The status is the whole response, because probes read nothing else; only a problem has a body.
-`?verbose` is for people: the same status, with the reasons as JSON.
+The status says it all, and as in Triton there is no body: scripts compare what curl prints with
+`-w '%{http_code}'`. Clients that parse a body get that of the Open Inference Protocol. `?verbose`
+is for people: the same status, with the reasons.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from shoal.errors import Unavailable
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import JSON, send_refusal
 from shoal.frontends.http.keys import HttpKeys
-from shoal.frontends.http.responses import respond_if_blocking, send_empty
+from shoal.frontends.http.responses import respond_if_blocking, send_empty, send_json
 from shoal.frontends.http.routes import MODEL_VERSION, Target, route
 from shoal.wire import json_text
 
-_VERBOSE = ("verbose", "the reasons, as JSON; without it the body is empty", ("", "true", "false"))
+_PARSES_BODY = b"python-httpx/"  # KServe's client, which accepts `*/*` as curl does
+_VERBOSE = ("verbose", "with the reasons", ("", "true", "false"))
 
 
 class HealthRoutes:
@@ -31,18 +33,18 @@ class HealthRoutes:
         self._engine = engine
         self._keys = keys
 
-    @route("GET /v2/health/live", api="health")
+    @route("GET /v2/health/live", api="health", response="Live")
     def live(self, exchange: Exchange, _target: Target) -> None:
         """Whether the server is alive.
 
         200, also while it exits: a liveness probe must let it finish its requests.
         """
-        send_empty(exchange)
+        _send(exchange, {"live": True})
 
     @route(
         "GET /v2/health/ready",
         api="health",
-        response="Readiness",
+        response="Ready",
         error="NotReady",
         query=(_VERBOSE,),
         page="operation",
@@ -51,8 +53,8 @@ class HealthRoutes:
         """Whether the server is ready for traffic.
 
         200 when every requested model can serve, else 400; 503 while the server exits and, with
-        `--strict-repository`, while a model repository cannot be read. The body is empty, or with
-        `?verbose` the reasons.
+        `--strict-repository`, while a model repository cannot be read. With `?verbose`, the body
+        has the reasons.
         """
         engine = self._engine
         if exchange.request.query and _is_verbose(exchange.request.query):
@@ -73,18 +75,18 @@ class HealthRoutes:
         )
 
     def _send_status(self, exchange: Exchange, readiness: Readiness) -> None:
-        """Without a body, unless operators have to act."""
+        """Without the reasons, unless operators have to act."""
         if readiness.ready:
-            send_empty(exchange)
+            _send(exchange, {"live": True, "ready": True})
             return
         lost = [one for one in readiness.problems if one.blocks and one.repository]
         if lost and self._keys is not None and not all(one.public for one in lost):
             raise Unavailable("a model repository cannot be read")  # the reason has names and paths
         if lost:
             raise Unavailable("; ".join(problem.text for problem in lost))
-        send_empty(exchange, 400)
+        _send(exchange, {"live": True, "ready": False}, 400)
 
-    @route(f"GET {MODEL_VERSION}/ready", api="health")
+    @route(f"GET {MODEL_VERSION}/ready", api="health", response="ModelReady")
     def model_ready(self, exchange: Exchange, target: Target) -> None:
         """Whether a model is ready.
 
@@ -94,7 +96,7 @@ class HealthRoutes:
 
         def respond(ready: bool) -> None:
             if ready:
-                send_empty(exchange)
+                _send(exchange, {"name": model, "ready": True})
             else:
                 send_refusal(exchange, 400, "Model version not ready")
 
@@ -112,6 +114,15 @@ class HealthRoutes:
             caller = exchange.caller or self._keys.caller_if_any(exchange.request.header)
             readiness = _visible(readiness, caller)
         exchange.respond(status, [JSON], [json_text.dumps(_report(readiness))])
+
+
+def _send(exchange: Exchange, value: dict[str, Any], status: int = 200) -> None:
+    request = exchange.request
+    agent = request.header(b"user-agent") or b""
+    if b"application/json" in (request.header(b"accept") or b"") or agent.startswith(_PARSES_BODY):
+        send_json(exchange, value, status)
+    else:
+        send_empty(exchange, status)
 
 
 def _is_verbose(query: str) -> bool:

@@ -15,9 +15,9 @@ from shoal.wire import json_text
 Result = TypeVar("Result")
 
 
-def send_json(exchange: Exchange, value: Any) -> None:
-    """Respond 200 with `value`."""
-    exchange.respond(200, [JSON], [json_text.dumps(value)])
+def send_json(exchange: Exchange, value: Any, status: int = 200) -> None:
+    """Respond with `value`."""
+    exchange.respond(status, [JSON], [json_text.dumps(value)])
 
 
 def send_empty(exchange: Exchange, status: int = 200) -> None:

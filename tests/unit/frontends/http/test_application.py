@@ -144,8 +144,33 @@ def test_a_fault_of_ours_is_a_500_and_in_the_log(front, caplog):
 )
 def test_health_is_a_status_without_a_body(front, path, setting, status):
     vars(front.engine).update(setting)
-    answer = front.ask("GET", path)
-    assert (answer.status, answer.body, answer.headers) == (status, b"", {})
+    for headers in ({}, {"accept": "*/*", "user_agent": "curl/8.5.0"}):
+        answer = front.ask("GET", path, **headers)
+        assert (answer.status, answer.body, answer.headers) == (status, b"", {})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"accept": "text/html, application/json;q=0.9"},
+        {"accept": "*/*", "user_agent": "python-httpx/0.28.1"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("path", "setting", "status", "body"),
+    [
+        ("/v2/health/live", {}, 200, {"live": True}),
+        ("/v2/health/ready", {}, 200, {"live": True, "ready": True}),
+        ("/v2/health/ready", {"is_ready": False}, 400, {"live": True, "ready": False}),
+        ("/v2/models/m/ready", {}, 200, {"name": "m", "ready": True}),
+    ],
+)
+def test_clients_that_parse_a_body_get_the_open_inference_protocols(
+    front, path, setting, status, body, headers
+):
+    vars(front.engine).update(setting)
+    answer = front.ask("GET", path, **headers)
+    assert (answer.status, answer.json) == (status, body)
 
 
 def test_readiness_while_exiting(front):

@@ -210,7 +210,12 @@ SCHEMAS: dict[str, Schema] = {
         reasons=_array(_text(), "why the server is not ready"),
         warnings=_array(_text(), "other problems, with which it is ready nevertheless"),
     ),
-    "NotReady": {"anyOf": [reference("Readiness"), reference("Error")]},
+    "Live": _object("live", live=_BOOLEAN),
+    "Ready": {
+        "anyOf": [_object("live ready", live=_BOOLEAN, ready=_BOOLEAN), reference("Readiness")]
+    },
+    "NotReady": {"anyOf": [reference("Ready"), reference("Error")]},
+    "ModelReady": _object("name ready", name=_text(), ready=_BOOLEAN),
     "Welcome": _object(
         "name version server links",
         name=_text(),
