@@ -50,9 +50,10 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
 
 
 def with_repositories(options: Options, program: str, *, paths: bool = True) -> Options:
-    """`options` with the demo models if requested, and with exported models in place of
-    checkpoints. Raises OptionError when there is nothing to serve, and errors of an export."""
-    paths_given = tuple(_exported(path, options) for path in options.model_repository)
+    """`options` with the demo models if requested, with exported models in place of checkpoints
+    and with links in place of one model that has a name. Raises OptionError when there is nothing
+    to serve, and errors of an export."""
+    paths_given = tuple(_served(path, options) for path in options.model_repository)
     if paths_given != options.model_repository:
         options = replace(options, model_repository=paths_given)
     if options.demo:
@@ -66,16 +67,20 @@ def with_repositories(options: Options, program: str, *, paths: bool = True) -> 
     return options
 
 
-def _exported(path: str, options: Options) -> str:
+def _served(path: str, options: Options) -> str:
     """The path of a repository; that of the exported model where it is a checkpoint's folder."""
-    if not Path(path, "config.json").is_file():  # as almost always: nothing is imported for it
-        return path
-    from shoal.export.cache import exported_repository, is_checkpoint
+    if Path(path, "config.json").is_file():  # hardly ever: nothing is imported for others
+        from shoal.export.cache import exported_repository, is_checkpoint
 
-    if not is_checkpoint(Path(path)):
-        return path
+        def note(sentence: str) -> None:
+            print(sentence, file=sys.stderr, flush=True)
 
-    def note(sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
+        if is_checkpoint(Path(path)):
+            cache, name = options.checkpoint_cache, options.model_name
+            return str(exported_repository(Path(path), cache, note, name))
+    if options.model_name:
+        from shoal.repository.single import named_model
 
-    return str(exported_repository(Path(path), options.checkpoint_cache, note))
+        found = named_model(Path(path), options.model_name)
+        return path if found == Path(path) else str(found)  # an address is no path
+    return path

@@ -36,15 +36,19 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def exported_repository(
-    checkpoint: Path, cache: str = "", note: Callable[[str], None] = lambda _: None
+    checkpoint: Path,
+    cache: str = "",
+    note: Callable[[str], None] = lambda _: None,
+    name: str = "",
 ) -> Path:
     """The repository with the model of a checkpoint, which is made if it is not there yet.
 
-    `note` gets a sentence before that, because it takes a while. Raises a ShoalError.
+    `note` gets a sentence before that, because it takes a while. The model's name is that of the
+    folder unless it is given. Raises a ShoalError.
     """
     folder = checkpoint.resolve()
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip(".-") or "model"
-    repository = _root(cache) / _digest(folder)
+    repository = _root(cache) / _digest(folder, name)
+    name = name or re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip(".-") or "model"
     target = repository / name
     if not target.is_dir():
         note(f"exporting the checkpoint '{checkpoint}' to '{target}'; this is done once")
@@ -60,9 +64,9 @@ def _root(cache: str) -> Path:
     return Path(base).expanduser() / "shoal" / "checkpoints"
 
 
-def _digest(folder: Path) -> str:
-    """A name for this state of the checkpoint."""
-    found = hashlib.sha256(f"{shoal.__version__}\0{folder}".encode())
+def _digest(folder: Path, name: str) -> str:
+    """A name for this state of the checkpoint, with the name of the model if that is given."""
+    found = hashlib.sha256(f"{shoal.__version__}\0{folder}\0{name}".encode())
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         state = path.stat()
         line = f"\0{path.relative_to(folder)}\0{state.st_size}\0{state.st_mtime_ns}"

@@ -140,6 +140,13 @@ class Options:
         aliases=("--model-store",),
         empty=False,
     )
+    model_name: str = _repository(
+        "",
+        "Name of the model, where a repository is one model and not a folder of models: a model "
+        "file, the folder of one model, or a checkpoint [default: that of the file or folder].",
+        form="<name>",
+        empty=False,
+    )
     checkpoint_cache: str = _repository(
         "",
         "Folder in which the models are kept that are made from checkpoints on their first use "
