@@ -55,6 +55,7 @@ class Variant:
     exported: bool = False
     count: int = 1  # of instances
     more: str = ""
+    counted: str = ""  # the model whose batches are counted, for an ensemble
 
 
 # ---- requests
@@ -129,25 +130,30 @@ def gpu_busy() -> Iterator[list[float]]:
 
 
 def measured(
-    server: Server, path: str, request: tuple[bytes, dict[str, str]], connections: int, seconds: int
+    server: Server,
+    variant: Variant,
+    request: tuple[bytes, dict[str, str]],
+    connections: int,
+    seconds: int,
 ) -> tuple[Load, str]:
     """The load, and the last six cells of its row."""
+    path, model = f"/v2/models/{variant.name}/infer", variant.counted or variant.name
     send(server.http_port, path, *request, connections, WARM_UP_SECS)
-    before, counted = server.cpu_secs(), counts(server, path)
+    before, counted = server.cpu_secs(), counts(server, model)
     with gpu_busy() as samples:
         load = send(server.http_port, path, *request, connections, seconds)
     used_us = (server.cpu_secs() - before) / load.requests * 1e6
-    rows, batches = [now - then for now, then in zip(counts(server, path), counted, strict=True)]
+    rows, batches = [now - then for now, then in zip(counts(server, model), counted, strict=True)]
     busy = f"{statistics.mean(samples):.0%}" if samples else ""
     cells = f"| {connections} | {load.per_second:,.0f} | {load.p50_us / 1000:.2f} "
     cells += f"| {load.p99_us / 1000:.2f} | {used_us:.1f} | {busy} | {rows / max(1, batches):.0f} |"
     return load, cells
 
 
-def counts(server: Server, path: str) -> tuple[int, int]:
-    """How many rows the model at `path` has run, in how many batches."""
+def counts(server: Server, model: str) -> tuple[int, int]:
+    """How many rows a model has run, in how many batches."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
-    connection.request("GET", path.replace("/infer", "/stats"))
+    connection.request("GET", f"/v2/models/{model}/stats")
     found = json.loads(connection.getresponse().read())["model_stats"][0]
     return found["inference_count"], found["execution_count"]
 
@@ -243,7 +249,7 @@ def table(
                 path = f"/v2/models/{variant.name}/infer"
                 check(answer(server.http_port, path, *request), expected, variant.name)
                 for connections in loads:
-                    load, cells = measured(server, path, request, connections, asked.seconds)
+                    load, cells = measured(server, variant, request, connections, asked.seconds)
                     rates[variant.name, ends, connections] = load.per_second
                     lines.append(f"| {variant.title} | {ends} {cells}")
                     print(lines[-1], flush=True)
@@ -397,7 +403,7 @@ def ensemble(asked: argparse.Namespace) -> list[str]:
             write(Path(folder), Variant(name, "", network), example, config)
         (Path(folder) / "both" / "1").mkdir(parents=True)
         (Path(folder) / "both" / "config.pbtxt").write_text(ENSEMBLE, encoding="utf-8")
-        variants = (Variant("both", "ensemble of two", network),)
+        variants = (Variant("both", "ensemble of two", network, counted="second"),)
         inputs = {"a": left, "b": right}
         lines, _ = table(asked, Path(folder), variants, inputs, (2 * left,), asked.loads[0])
     return ["**An ensemble of two add_sub models**", "", *lines, ""]

@@ -83,6 +83,9 @@ class Request:
     deadline_ns: int | None = None  # from the queue policy
     answer_by_ns: int | None = None  # when its client gives up, if that is known
     admitted = False  # whether it is a part of one that was admitted: it is not refused half-way
+    # How many requests of clients it stands for, with as many rows each. If it fails, it was only
+    # an attempt: they run again one by one.
+    members = 1
     correlation_id: int | str = 0
     flags = 0
 

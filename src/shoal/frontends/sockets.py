@@ -299,9 +299,9 @@ async def serve(
             if limits is not None and limits.shared:
                 servers.append(SharedServer(sock, make_protocol, limits))
                 continue
-            server = LoopServer(sock, make_protocol)
-            await server.start(tls, handshake_secs)
-            servers.append(server)
+            own = LoopServer(sock, make_protocol)
+            await own.start(tls, handshake_secs)
+            servers.append(own)
     except BaseException:
         for server in servers:
             server.close()

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -58,7 +58,7 @@ from shoal.scheduler.batch import (
 )
 from shoal.scheduler.sequence_state import keep_outputs
 from shoal.scheduler.sequence_turn import is_filler, one_by_one
-from shoal.statistics.model import ModelStatistics, Moments
+from shoal.statistics.model import CountedRequest, ModelStatistics, Moments
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,11 @@ class Execution:
             elapsed_ns = time.monotonic_ns() - start_ns
             return sum(request.rows for request in batch), elapsed_ns, elapsed_ns
         rows = sum([request.rows for request in batch])
-        self._statistics.executed(_without_fillers(batch), rows, moments)
+        served = _without_fillers(batch)
+        if len(responses) == 1 and isinstance(responses[0][1], PlannedResponses):
+            self._statistics.executed(served, rows, moments)
+        else:
+            self._statistics.executed(_counted(served), rows, moments)
         name = self._signature.model_name
         for requests, response in responses:
             if isinstance(response, PlannedResponses):
@@ -665,6 +669,26 @@ def _bind(
         logger.exception("binding the inputs and outputs of a batch failed")
         return None
     return None if run is None else (run, layout)
+
+
+class _Member(NamedTuple):
+    """One of the requests that a request of an ensemble stands for, as statistics count it."""
+
+    start_ns: int
+    queued_ns: int
+    rows: int
+
+
+def _counted(batch: Sequence[Request]) -> Sequence[CountedRequest]:
+    """The requests as statistics count them: each as often as it has members."""
+    if all([request.members == 1 for request in batch]):  # noqa: C419 - faster
+        return batch
+    counted: list[CountedRequest] = []
+    for request in batch:
+        count = request.members
+        rows = request.rows // count
+        counted += [_Member(request.start_ns, request.queued_ns, rows)] * count
+    return counted
 
 
 def _without_fillers(batch: Sequence[Request]) -> Sequence[Request]:

@@ -157,6 +157,11 @@ class InstanceGroup:
         """How many instances there are."""
         return len(self._workers)
 
+    @property
+    def join_rows(self) -> bool:
+        """Whether they run joined batches and not requests, which would show what was joined."""
+        return all(isinstance(worker.executor, Executor) for worker in self._workers)
+
     def busy(self) -> int:
         """How many requests are being executed."""
         return sum(self.running())

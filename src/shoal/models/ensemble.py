@@ -9,9 +9,10 @@ made the spec; a change of one of them makes a new spec.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shoal.cache.key import combined_identity
+from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
 from shoal.errors import ConfigError
 from shoal.instance.execution_placement import ExecutionPlacement
@@ -19,6 +20,7 @@ from shoal.models.served import ServedModel
 from shoal.models.spec import ModelSpec, build_signature
 from shoal.models.version import Model
 from shoal.scheduler.admission import Expectation
+from shoal.scheduler.batch import shared_template
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.scheduler.ensemble_admission import EnsembleAdmission
 from shoal.scheduler.ensemble_graph import with_labels
@@ -45,6 +47,14 @@ class EnsembleModel(ServedModel):
         self.statistics.admission = self._admission.reading
         self.statistics.pending = self._scheduler.waiting
         self._use_scheduler(self._enqueue_admitted)
+        self._joins = (
+            signature.max_batch_size > 0
+            and self._cache is None
+            and not self._admission.applies
+            and not spec.ensemble.max_inflight
+            and not self.decoupled
+            and all(output.reshape is None for output in signature.outputs.values())
+        )
         self._open_task()
 
     def _enqueue_admitted(self, request: Request) -> None:
@@ -52,6 +62,34 @@ class EnsembleModel(ServedModel):
         if not request.admitted:
             self._admission.check(request)
         self._scheduler.enqueue(request)
+
+    def accept_group(self, requests: Sequence[PlannedRequest]) -> int:
+        """See `ServedModel`: they run as one request where all models can join their rows."""
+        template = shared_template(requests)
+        if len(requests) == 1 or template is None or template.large or template.timeout_us:
+            return 0
+        size = self._most_joined(len(requests), template.rows)
+        if size < 2 or any([request.trace is not None for request in requests]):  # noqa: C419 - faster
+            return 0
+        taken = self._scheduler.enqueue_joined(requests, template, size)
+        return len(requests) if taken else 0
+
+    def _most_joined(self, count: int, rows: int) -> int:
+        """Up to how many of `count` requests to join; 0 where they must run one by one.
+
+        A model with several instances gets as many requests, so that none is idle.
+        """
+        graph, find = self._scheduler.graph, self.spec.find
+        if not self._joins or find is None:
+            return 0
+        instances = 1
+        for step in graph.steps:
+            model = find(step.model.name, step.model.version)
+            own = 0 if model is None else model.joins_rows()
+            if not own:
+                return 0
+            instances = max(instances, own)
+        return min(self.signature.max_batch_size // rows, -(-count // instances))
 
     @property
     def limits_latency(self) -> bool:

@@ -203,6 +203,11 @@ class ServedModel(ABC):
             request.state = DONE
             request.fail(Unavailable("model is unloading"))
 
+    def joins_rows(self) -> int:
+        """How many requests of an ensemble's step it can run at the same time, each with the rows
+        of several clients' requests; 0 where every client's request must be one of its own."""
+        return 0
+
     def run_block(
         self,
         template: RequestTemplate,  # noqa: ARG002

@@ -21,6 +21,7 @@ from shoal.backends.base import (
     RequestExecutor,
 )
 from shoal.backends.initialisation import initialising_with
+from shoal.config.model import ModelConfig
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.core.named_frame import named_frame
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
@@ -83,6 +84,7 @@ class Model(ServedModel):
         )
         built = assembly.build(spec.config, self.signature)
         self._plain = built is None and not self.signature.state_outputs
+        self._joins_rows = self._plain and self._cache is None and _joins_rows(spec.config)
         self._classifies_photos = False
         if built is not None and self.signature.padding is not None:
             self.statistics.padded = built.padded
@@ -227,6 +229,12 @@ class Model(ServedModel):
             return 1
         return self._batcher.enqueue_group(requests)
 
+    def joins_rows(self) -> int:
+        """See `ServedModel`."""
+        if not self._joins_rows or not self._instances.join_rows:
+            return 0
+        return 1 if self.execution_placement.on_loop() else max(1, self._instances.count())
+
     def run_block(
         self, template: RequestTemplate, columns: Sequence[Buffer], started: list[int]
     ) -> PlannedResponses | None:
@@ -321,6 +329,20 @@ class Model(ServedModel):
             self._loaded.close()
         else:
             self._health.close(self._loaded.close)
+
+
+def _joins_rows(config: ModelConfig) -> bool:
+    """Whether a request with the rows of several is batched as these would be, and not refused or
+    dropped where they would not be."""
+    batching = config.dynamic_batching
+    return (
+        config.max_batch_size > 0
+        and batching is not None
+        and set(batching.preferred_batch_size) <= {config.max_batch_size}
+        and batching.default_queue_policy is None
+        and not batching.priority_queue_policy
+        and not (config.model_transaction_policy and config.model_transaction_policy.decoupled)
+    )
 
 
 def _loop_placement(spec: ModelSpec) -> Placement:

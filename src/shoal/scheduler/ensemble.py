@@ -17,13 +17,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.reply import DISCARD
 from shoal.core.request import Request, State, StepRequest
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.errors import Cancelled, Internal, InvalidArgument, ShoalError
+from shoal.scheduler.batch import PlannedOutputs
 from shoal.scheduler.batcher import BatcherClosed
 from shoal.scheduler.ensemble_graph import EnsembleGraph
+from shoal.scheduler.ensemble_group import JoinedRequest
 from shoal.scheduler.ensemble_limit import StepLimit
 from shoal.scheduler.ensemble_progress import EnsembleProgress, ReadyStep
 from shoal.scheduler.ensemble_tensors import (
@@ -38,6 +41,8 @@ from shoal.scheduler.ensemble_tensors import (
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments
 
 logger = logging.getLogger(__name__)
+
+_MOST_TEMPLATES = 64  # whose outputs are cached
 
 # Takes a request over for the model it names, or raises a ShoalError.
 Infer: TypeAlias = Callable[[Request], None]
@@ -65,6 +70,7 @@ class EnsembleScheduler:
         self._changed = threading.Condition()  # guards _running and _closed
         self._running = 0
         self._closed = False
+        self._planned_outputs: dict[RequestTemplate, PlannedOutputs] = {}
 
     def enqueue(self, request: Request) -> None:
         """Take over a valid `request`. If this raises, it is still the caller's to answer."""
@@ -73,6 +79,36 @@ class EnsembleScheduler:
                 raise BatcherClosed(request.log_prefix() + "ensemble is unloading")
             self._running += 1
         EnsembleRun(self, request).start()
+
+    def enqueue_joined(
+        self, requests: Sequence[PlannedRequest], template: RequestTemplate, size: int
+    ) -> bool:
+        """Take over valid requests that were made from `template`, and run up to `size` of them as
+        one; false, with nothing done, where it is being unloaded."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._running += len(requests)
+        outputs = self._planned_outputs.get(template)
+        if outputs is None:
+            outputs = PlannedOutputs(template, self.signature, self.version)
+            self._planned_outputs[template] = outputs
+            for oldest in list(self._planned_outputs)[:-_MOST_TEMPLATES]:
+                self._planned_outputs.pop(oldest, None)
+        for start in range(0, len(requests), size):
+            part = requests[start : start + size]
+            if len(part) == 1:
+                EnsembleRun(self, part[0]).start()
+            else:
+                joined = JoinedRequest(part, template, self.signature, outputs, self._run_again)
+                EnsembleRun(self, joined).start()
+        return True
+
+    def _run_again(self, requests: Sequence[Request]) -> None:
+        with self._changed:
+            self._running += len(requests)  # the joined request that failed ends afterwards
+        for request in requests:
+            EnsembleRun(self, request).start()
 
     def in_flight(self) -> int:
         """Requests taken over whose final response has not been sent."""
@@ -83,10 +119,10 @@ class EnsembleScheduler:
         queues of their models, or run."""
         return sum([limit.waiting for limit in self.limits])
 
-    def run_ended(self) -> None:
-        """A run has sent its final response."""
+    def run_ended(self, request: Request) -> None:
+        """The final response to a request was sent."""
         with self._changed:
-            self._running -= 1
+            self._running -= request.members
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -313,7 +349,7 @@ class EnsembleRun:
                 self._end()
             self.request.reply.send(response)
             if response.final:
-                self._ensemble.run_ended()
+                self._ensemble.run_ended(self.request)
 
     def _end(self) -> None:
         """Count the request, just before its final response."""
@@ -332,7 +368,10 @@ class EnsembleRun:
             self._start_ns, input_end_ns, output_start_ns, output_start_ns + output_ns
         )
         request.moments = moments  # for an ensemble that this one is a step of
-        ensemble.statistics.executed([request], request.rows, moments, end_ns=now_ns)
+        if isinstance(request, JoinedRequest):
+            ensemble.statistics.executed_one_by_one(request.requests, [moments] * request.members)
+        else:
+            ensemble.statistics.executed([request], request.rows, moments, end_ns=now_ns)
 
 
 class StepCall:
@@ -362,6 +401,8 @@ class StepCall:
             flags=self.position.flags,
         )
         self.request.admitted = True  # with the client's request
+        if client.members > 1:
+            self.request.members = client.members
         if isinstance(self.request, StepRequest) and kept is not None:
             self.request.device_outputs = kept
 

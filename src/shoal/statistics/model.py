@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from shoal.core.request import Request
 from shoal.errors import (
@@ -46,6 +46,22 @@ DURATION_EDGES_NS: tuple[int, ...] = (
 BATCH_SIZE_EDGES: tuple[int, ...] = tuple(2**power for power in range(11))  # 1 … 1024 rows
 FIRST_RESPONSE_FAMILY = "nv_inference_first_response_histogram_ms"
 FIRST_RESPONSE_EDGES_MS: tuple[float, ...] = (100, 500, 2000, 5000)  # Triton's
+
+
+class CountedRequest(Protocol):
+    """What is counted of a request that was served."""
+
+    @property
+    def start_ns(self) -> int:
+        """When it arrived."""
+
+    @property
+    def queued_ns(self) -> int:
+        """When it was queued; 0 if it never waited."""
+
+    @property
+    def rows(self) -> int:
+        """Its rows."""
 
 
 class Moments(NamedTuple):
@@ -240,7 +256,7 @@ class ModelStatistics:
 
     def executed(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[CountedRequest],
         rows: int,
         moments: Moments,
         *,
@@ -447,7 +463,10 @@ class ModelStatistics:
             self._cache.miss_ns += insertion_ns
 
     def failed(self, request: Request, reason: FailureReason, now_ns: int) -> None:
-        """Count a request that was answered with an error at `now_ns`."""
+        """Count a request that was answered with an error at `now_ns`; one with members was only an
+        attempt."""
+        if request.members > 1:
+            return
         with self._lock:
             self._failures[reason] += 1
             self._fail_ns += now_ns - request.start_ns
@@ -461,8 +480,9 @@ class ModelStatistics:
         """Count an execution in which the model raised: every request of it failed.
 
         As with Triton's backends, it is no execution: `execution_count`, the batch statistics and
-        the histograms stay as they are.
+        the histograms stay as they are. A request with members was only an attempt.
         """
+        requests = [request for request in requests if request.members == 1]
         end_ns = max(self._clock(), moments.compute_end_ns)
         fail_ns = len(requests) * end_ns - sum([request.start_ns for request in requests])
         with self._lock:
