@@ -23,10 +23,13 @@ BIN := $(VENV)/bin
 # The pins apply to the Python and platform they were made for; others get the newest versions.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# In an environment of its own: its hundred packages do not fit together with ours.
+CHECKOV := .tools/checkov-3.3.30
+
 SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-modes chaos fuzz coverage check docs layers dashboard constraints dist \
+.PHONY: help serve test test-quick test-modes chaos fuzz coverage check docs layers dashboard chart constraints dist \
     bench bench-quick accept accept-clients upstream clean
 
 help: ## print this list
@@ -78,7 +81,7 @@ coverage: $(VENV)/.installed-dev ## run tests under coverage.py: unit and server
 	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report
 
-check: $(VENV)/.installed-dev ## ruff, Bandit, mypy --strict, import-linter, GitHub's schemas, and the documentation builds
+check: $(VENV)/.installed-dev $(CHECKOV)/.installed ## ruff, Bandit, mypy --strict, import-linter, GitHub's schemas, the Helm chart, and the documentation builds
 	$(BIN)/ruff check .
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src demo packages tools fuzz
 	$(BIN)/ruff format --check .
@@ -89,6 +92,8 @@ check: $(VENV)/.installed-dev ## ruff, Bandit, mypy --strict, import-linter, Git
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/python tools/chart.py --check
+	$(BIN)/python tools/check_chart.py --checkov $(CHECKOV)/bin/checkov
 	$(SPHINX)
 
 docs: $(VENV)/.installed-docs ## build the documentation into docs/_build
@@ -100,6 +105,9 @@ layers: $(VENV)/.installed-dev ## copy the import layers from pyproject.toml int
 
 dashboard: $(VENV)/.installed-dev ## write the Grafana dashboard into deploy/monitoring
 	@$(BIN)/python tools/dashboard.py
+
+chart: $(VENV)/.installed-dev ## write the table of values into the README of the Helm chart
+	@$(BIN)/python tools/chart.py
 
 constraints: $(VENV)/bin/python ## pin the newest versions of all dependencies in constraints.txt
 	@$(BIN)/python tools/constraints.py
@@ -148,7 +156,7 @@ $(VENV)/.installed: $(PINNED) | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: $(PINNED) | $(VENV)/bin/python
 	@echo "installing shoal and its development tools into $(VENV)"
-	@$(PIP) --editable '.[dev,docs,demo,tritonserver]' --editable demo \
+	@$(PIP) --editable '.[dev,deploy,docs,demo,tritonserver]' --editable demo \
 	    --editable packages/tritonserver
 	@touch $(VENV)/.installed $(VENV)/.installed-docs $@
 
@@ -156,3 +164,10 @@ $(VENV)/.installed-docs: $(PINNED) | $(VENV)/bin/python
 	@echo "installing shoal and Sphinx into $(VENV)"
 	@$(PIP) --editable '.[docs,demo]' --editable demo
 	@touch $(VENV)/.installed $@
+
+$(CHECKOV)/.installed: | $(VENV)/bin/python
+	@echo "installing checkov into $(CHECKOV)"
+	@$(BIN)/python -m venv $(CHECKOV)
+	@$(CHECKOV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $(subst checkov-,checkov==,$(notdir $(CHECKOV)))
+	@touch $@

@@ -8,6 +8,7 @@ every run and have no deadline, so that neither chance nor a busy machine fails 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import shutil
 import socket
@@ -25,6 +26,7 @@ PROGRAMS = {
     "azurite": ("azurite-blob", "node"),
     "browser": ("chromium",),
     "curl": ("curl",),
+    "helm": ("helm",),
     "java": ("javac", "protoc", "grpc_java_plugin", "curl"),
     "nghttp2": ("nghttp", "h2load"),
     "perf_analyzer": ("perf_analyzer",),
@@ -128,6 +130,20 @@ def pytest_runtest_teardown(item, nextitem):
 def root():
     """The repository's root folder."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def tool(root):
+    """Load a script of tools/ by its name, as a module."""
+
+    def load(name):
+        path = root / "tools" / f"{name}.py"
+        specification = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture

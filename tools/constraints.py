@@ -2,9 +2,9 @@
 
     python tools/constraints.py        (`make constraints`)
 
-pip resolves shoal with its extras dev, docs and demo without installing anything. Each line carries
-the environment it was resolved for; pip ignores the line on any other Python or platform, and takes
-the newest versions that pyproject.toml allows there.
+pip resolves shoal with its extras dev, deploy, docs and demo without installing anything. Each line
+carries the environment it was resolved for; pip ignores the line on any other Python or platform,
+and takes the newest versions that pyproject.toml allows there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
         command += ["--quiet", "--disable-pip-version-check", "--report", str(report)]
-        command += ["--editable", ".[dev,docs,demo,tritonserver]", "--editable", "demo"]
+        command += ["--editable", ".[dev,deploy,docs,demo,tritonserver]", "--editable", "demo"]
         command += ["--editable", "packages/tritonserver"]
         subprocess.run(command, cwd=ROOT, check=True)
         found = json.loads(report.read_text("utf-8"))
