@@ -34,10 +34,11 @@ from benchmarks.machine import describe
 from benchmarks.peers import repository
 from benchmarks.peers.base import Target, WrongAnswer, free_ports
 from benchmarks.peers.shoal import addresses, v2_targets
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import LOADS, WORKLOADS, Workload
 
 READY_WITHIN_SECS = 60.0
 KEY = "shoal_benchmark-" + "k" * 32
+CHOICES = [one.name for one in WORKLOADS.values() if one.method == LOADS and not one.picture]
 RUN = "import sys; from shoal.cli.main import main; sys.exit(main())"
 
 
@@ -156,7 +157,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("trees", nargs=2, type=Path, metavar="TREE", help="A and B")
-    parser.add_argument("--workload", default="W1", choices=["W1", "W4", "W4-echo"])
+    parser.add_argument("--workload", default="W1", choices=CHOICES)
     parser.add_argument("--clients", nargs="+", type=int, default=[16, 64])
     parser.add_argument("--turns", type=int, default=12, help="of each server, for each row")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
@@ -166,8 +167,7 @@ def main() -> None:
     workload = WORKLOADS[options.workload]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        text = repository.config(workload, workload.model, "onnxruntime")
-        repository.write(folder, workload.model, text, "model.onnx", workload.model_path)
+        repository.write_all(folder, workload, "onnxruntime", "model.onnx", workload.model_path)
         trees = [
             start(path, workload, folder, stack, with_key=options.with_key and place == 1)
             for place, path in enumerate(options.trees)

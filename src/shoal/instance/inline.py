@@ -114,8 +114,8 @@ class LoopHandle:
         self.early_ns = 0  # that executions took in this iteration before that
         self._busy_poll = BusyPoll() if polls_for_lone_client else None
         self._poll_until_ns = 0
-        self._ran = 0  # requests in this iteration
-        self._client: object = None  # the connection of the last one
+        self.ran_count = 0  # requests in this iteration
+        self._last_ran: Request | None = None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use `loop`; call this on its thread."""
@@ -186,10 +186,11 @@ class LoopHandle:
         self._scheduled = False
         if self._after_reading or self._due or self._after_batches:
             self._schedule()
-        if self._ran and self._busy_poll is not None:
-            client, self._client = self._client, None
-            ran, self._ran = self._ran, 0
-            if ran > 1 or client is None:
+        last_ran, self._last_ran = self._last_ran, None
+        ran_count, self.ran_count = self.ran_count, 0
+        if last_ran is not None and self._busy_poll is not None:
+            client = getattr(last_ran.reply, "connection", None)
+            if ran_count > 1 or client is None:
                 self._busy_poll.reset()
             elif self._busy_poll.answered(client, arrived_ns, now_ns := time.monotonic_ns()):
                 self._poll_until_ns = now_ns + LIMIT_NS
@@ -206,8 +207,8 @@ class LoopHandle:
 
     def ran(self, batch: Sequence[Request]) -> None:
         """A batch has run in this iteration."""
-        self._ran += len(batch)
-        self._client = getattr(batch[0].reply, "connection", None)
+        self.ran_count += len(batch)
+        self._last_ran = batch[0]
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:
@@ -288,7 +289,8 @@ class LoopInstance:
         if self._scheduled:
             return False
         begun_ns = 0
-        if not handle.sockets_are_read or self._repoll.is_due():
+        # A repoll is for a model with many requests: not beside others that have just run.
+        if not handle.sockets_are_read or (not handle.ran_count and self._repoll.is_due()):
             if handle.early_ns > _MOST_EARLY_NS or not runs_apart(requests):
                 return False
             begun_ns = time.monotonic_ns()
