@@ -113,8 +113,8 @@ def _in_pieces(elements: np.ndarray | list[str]) -> Any:
 
 
 def write_several(datatype: DataType, size: int, content: Buffer) -> list[bytes] | None:
-    """The lists of equal tensors of `size` bytes each, as `write` and `dumps` write them; None if
-    some elements are not finite.
+    """The lists of equal tensors of `size` bytes each, as `write` and `dumps` write them, without
+    the brackets; None if some elements are not finite.
 
     For datatypes of a fixed size that have a JSON form.
     """

@@ -175,7 +175,7 @@ class JsonFrame:
                     return None
                 text = data[start:end]
                 for token in tokens:
-                    if token in text:
+                    if text.find(token) >= 0:  # `in` takes twice as long
                         return None
                 values = _loads(text)
                 if len(values) != count or type(values[0]) is list:

@@ -23,6 +23,7 @@ from shoal.errors import Internal, InvalidArgument
 from shoal.wire import json_scan
 
 MOST_NESTED = 100
+_SHORT_ROW = 32  # numbers
 TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MOST_NESTED})"
 
 UNREADABLE = "failed to parse the request JSON buffer: "
@@ -75,9 +76,12 @@ def dumps(value: Any) -> bytes:
         raise Internal(f"the response cannot be written as JSON: {error}") from None
 
 
-def dumps_each(rows: Iterable[np.ndarray]) -> list[bytes]:
-    """`dumps` of each row of finite numbers, which takes less time than that of the whole array."""
-    return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
+def dumps_each(rows: np.ndarray) -> list[bytes]:
+    """`dumps` of each row of finite numbers, without the brackets. Of short rows, the whole array
+    is written and divided: half the time. Of long ones that takes up to twice as long."""
+    if rows.shape[1] <= _SHORT_ROW:
+        return orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY)[2:-2].split(b"],[")
+    return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1] for row in rows]
 
 
 def written(value: Any) -> orjson.Fragment:

@@ -101,8 +101,9 @@ class JsonWriter:
 
     def __init__(self, layout: ResponseLayout) -> None:
         parts = json_around_data(layout.model_name, layout.model_version, layout.outputs)
-        self._json_bytes = 1 + sum(map(len, parts))  # with the brace before it
-        self._json = b"%b".join([part.replace(b"%", b"%%") for part in parts])
+        self._json = b"[%b]".join([part.replace(b"%", b"%%") for part in parts])
+        # Without the numbers, and with the brace before it.
+        self._json_bytes = 1 + sum(map(len, parts)) + len(b"[]") * len(layout.outputs)
         self._date_line = b""
         self._form = b""  # of a response: its length, its id and the numbers are left out
 
