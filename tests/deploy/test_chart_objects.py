@@ -155,6 +155,11 @@ def test_startup_has_the_time_that_models_may_take(matrix):
     assert "startupProbe" not in server(matrix["secure-values.yaml"])
 
 
+def test_a_rollout_has_the_time_that_models_may_take(matrix):
+    spec = only(matrix["gpu-values.yaml"], "Deployment")["spec"]
+    assert spec["progressDeadlineSeconds"] == 1802 + 600
+
+
 def test_a_model_that_fails_does_not_restart_a_server_that_should_run_without_it(chart):
     objects = chart.render(None, "repository.exitOnError=false").objects
     assert server(objects)["startupProbe"]["httpGet"]["path"] == "/v2/health/live"

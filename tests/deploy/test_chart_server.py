@@ -9,13 +9,19 @@ import http.client
 import json
 import re
 import runpy
+import shutil
 import signal
 import ssl
 import subprocess
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from shoal.cli import pull
 from tests.support import onnx_models
 from tests.support.fakes import WAIT_SECS
 from tests.support.keys import bearer, key_of, write_keys
@@ -46,16 +52,20 @@ def secret(folder, **files):
         (folder / entry).symlink_to(f"..data/{entry}")
 
 
+def localised(words, root):
+    """Arguments whose folders of the container are folders in `root`."""
+    return [re.sub(r"(^|=)/(?=models|etc|var)", rf"\g<1>{root}/", word) for word in words]
+
+
 class RunningServer:
     """`shoal serve` with the arguments of a container, on free ports; mounted folders are in `root`."""
 
     def __init__(self, words, root):
-        words = [re.sub(r"(^|=)/(?=models|etc|var)", rf"\g<1>{root}/", word) for word in words]
         ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics", "health")]
         addresses = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc")]
         program = "import sys; from shoal.cli.main import main; sys.exit(main())"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, *words, *ports, *addresses],
+            [sys.executable, "-c", program, *localised(words, root), *ports, *addresses],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -106,6 +116,31 @@ def running(container, certificates, tmp_path_factory):
     finally:
         server.process.kill()
         server.process.communicate()
+
+
+def test_the_init_container_fills_the_folder_that_is_served(tool, tmp_path, monkeypatch):
+    """It downloads an archive from this machine."""
+    add_onnx(tmp_path / "remote", "sum", onnx_models.add_sub("INT32"))
+    shutil.make_archive(tmp_path / "www" / "models", "zip", tmp_path / "remote")
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / "www")
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        addresses = json.dumps([f"http://127.0.0.1:{web.server_port}/models.zip"])
+        settings = f'repository={{"source": "pull", "addresses": {addresses}}}'
+        (deployment,) = (
+            each
+            for each in tool("check_chart").render(None, settings).objects
+            if each["kind"] == "Deployment"
+        )
+        pod = deployment["spec"]["template"]["spec"]
+        command, *words = pod["initContainers"][0]["args"]
+        assert command == "pull"
+        assert pull.run(localised(words, tmp_path)) == 0
+        web.shutdown()
+    served = localised(pod["containers"][0]["args"], tmp_path)[1]
+    assert [path.name for path in Path(served).iterdir()] == ["sum"]
+    assert Path(served, "sum", "1", "model.onnx").is_file()
 
 
 def get(connection, path, headers=None):

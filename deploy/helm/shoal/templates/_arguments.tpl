@@ -33,6 +33,10 @@
 {{- end }}
 - --exit-on-error={{ $repository.exitOnError }}
 - --health-port=8003
+{{- if ne .Values.server.address "0.0.0.0" }}
+- {{ printf "--http-address=%s" .Values.server.address | quote }}
+- {{ printf "--grpc-address=%s" .Values.server.address | quote }}
+{{- end }}
 - --drain-secs={{ .Values.drain.drainSecs }}
 - --exit-timeout-secs={{ .Values.drain.exitTimeoutSecs }}
 - --log-format={{ .Values.server.logFormat }}

@@ -103,6 +103,7 @@ spec:
 image: {{ include "shoal.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 command: [shoal]
+terminationMessagePolicy: FallbackToLogsOnError
 {{- with .Values.securityContext }}
 securityContext:
   {{- toYaml . | nindent 2 }}

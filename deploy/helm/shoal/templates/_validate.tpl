@@ -80,6 +80,8 @@ Each message names the value and what to write.
   "--repository-cache-size" "cache.modelBytes"
   "--drain-secs" "drain.drainSecs"
   "--exit-timeout-secs" "drain.exitTimeoutSecs"
+  "--http-address" "server.address"
+  "--grpc-address" "server.address"
   "--log-format" "server.logFormat"
   "--console" "server.console"
   "--http-allowed-hosts" "server.allowedHosts"
@@ -101,7 +103,7 @@ Each message names the value and what to write.
   "--grpc-server-key" "tls.existingSecret"
   "--grpc-root-cert" "tls.clientCertificates"
 }}
-{{- $fixed := list "--http-port" "--grpc-port" "--metrics-port" "--health-port" "--http-address" "--grpc-address" "--metrics-address" "--health-address" "--allow-http" "--allow-grpc" "--allow-metrics" "--repository-cache" "--checkpoint-cache" }}
+{{- $fixed := list "--http-port" "--grpc-port" "--metrics-port" "--health-port" "--metrics-address" "--health-address" "--allow-http" "--allow-grpc" "--allow-metrics" "--repository-cache" "--checkpoint-cache" }}
 {{- range .Values.server.extraArgs }}
 {{- $flag := . | splitList "=" | first }}
 {{- if hasKey $managed $flag }}
