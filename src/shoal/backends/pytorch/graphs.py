@@ -82,10 +82,7 @@ class CapturedGraph:
         if not self._stages:
             return False
         for name, array in arrays.items():
-            place = self._inputs.arrays[name]
-            if array.size != place.size:
-                place = place[: len(array)]
-            np.copyto(place, array.reshape(place.shape))
+            self._inputs.write(name, array)
         self._inputs.to_device()
         return True
 

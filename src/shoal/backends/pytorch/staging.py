@@ -48,11 +48,18 @@ class Block:
         with torch.inference_mode(False):  # so that they may be written to in any mode
             self.host = torch.zeros(total, dtype=torch.uint8, pin_memory=pinned)
             self.device = torch.zeros(total, dtype=torch.uint8, device=device)
+            self._memory: Any = self.host.numpy().data
+            self._starts: dict[str, int] = {}
             start = 0
             for name, form in forms.items():
                 self.tensors[name] = _part(self.device, start, form)
                 self.arrays[name] = to_array(_part(self.host, start, form))
+                self._starts[name] = start
                 start += -(-form.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    def write(self, name: str, array: np.ndarray) -> None:
+        """Copy an array to the host's memory of a tensor, which has at least as many rows."""
+        _write(self._memory, self._starts[name], array)
 
     def to_device(self) -> None:
         """Start the copy of everything to the device, on the current stream."""
@@ -74,7 +81,7 @@ class Staging:
         self._device = device
         self._pinned = pinned
         self._host = torch.empty(0, dtype=torch.uint8)
-        self._memory: Any = self._host.numpy()
+        self._memory: Any = self._host.numpy().data
 
     def upload(
         self, arrays: Mapping[str, np.ndarray], types: Mapping[str, torch.dtype]
@@ -85,16 +92,24 @@ class Staging:
         if total > len(self._memory):
             size = max(total, 2 * len(self._memory), _FIRST_BYTES)
             self._host = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
-            self._memory = self._host.numpy()
+            self._memory = self._host.numpy().data
         start = 0
         starts: dict[str, int] = {}
         for name, array in arrays.items():
-            np.copyto(np.ndarray(array.shape, array.dtype, self._memory, start), array)
+            _write(self._memory, start, array)
             starts[name] = start
             start += -(-forms[name].nbytes // _ALIGNMENT) * _ALIGNMENT
         device = torch.empty(total, dtype=torch.uint8, device=self._device)
         device.copy_(self._host[:total], non_blocking=True)
         return {name: _part(device, starts[name], form) for name, form in forms.items()}
+
+
+def _write(memory: Any, start: int, array: np.ndarray) -> None:
+    """Copy an array with the GIL held. numpy would release it, and while the event loop is busy it
+    takes milliseconds to get it back."""
+    if array.size:
+        whole = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        memory[start : start + array.nbytes] = whole.data
 
 
 def _part(block: torch.Tensor, start: int, form: Form) -> torch.Tensor:
