@@ -48,7 +48,6 @@ def backend(monkeypatch):
     cpu, devices = torch.device("cpu"), module._device
     monkeypatch.setattr(module, "_device", lambda placement, file: devices(placement, file) and cpu)
     fake_cuda.replace(monkeypatch)
-    fake_tensorrt.Context.made = 0
     yield module
     sys.modules.pop(BACKEND, None)
 
@@ -120,10 +119,10 @@ def test_each_instance_has_a_context_for_each_profile_it_uses(backend, folder):
     first, second = [loaded.executor(ON_GPU) for _ in range(2)]
     for count in (1, 4, 3):
         check(first, count)
-    assert fake_tensorrt.Context.made == 1
+    assert len(fake_tensorrt.Context.made) == 1
     check(first, 8)
     check(second, 5)
-    assert fake_tensorrt.Context.made == 3
+    assert len(fake_tensorrt.Context.made) == 3
     size = (folder.version / "model.plan").stat().st_size
     assert loaded.gpu_memory() == {0: size + 3000}
     first.close()
@@ -163,8 +162,47 @@ def test_an_output_whose_shape_depends_on_the_data(backend, folder):
     executor = backend.TensorRtBackend().load(folder.context(config)).executor(ON_GPU)
     left = np.float32([[1, 0], [0, 4], [5, 6]])
     found, total = executor.run({"left": left, "right": left}, ["found", "total"])
-    assert found.tolist() == [1, 4, 5, 6]
+    others, _ = executor.run({"left": left[:2], "right": left[:2]}, ["found", "total"])
+    assert found.tolist() == [1, 4, 5, 6]  # the next run gets memory of its own
+    assert others.tolist() == [1, 4]
     assert np.array_equal(total, left * 2)
+    (context,) = fake_tensorrt.Context.made
+    assert len(context.kept) == 1  # a context keeps all that it is given
+
+
+def test_an_input_whose_values_are_shapes(backend, folder):
+    inputs = {**ENGINE["inputs"], "sizes": ["INT64", [2]]}
+    folder.write(inputs=inputs, profiles=[[1, 8]])
+    config = make_config(0)
+    sizes = ModelInput(name="sizes", data_type="TYPE_INT64", dims=(2,))
+    tensors = [replace(t, dims=(-1, 2)) for t in (*config.input, *config.output)]
+    config = replace(config, input=(*tensors[:2], sizes), output=tuple(tensors[2:]))
+    executor = backend.TensorRtBackend().load(folder.context(config)).executor(ON_GPU)
+    left = rows(3)
+    given = {"left": left, "right": left, "sizes": np.array([3, 2], np.int64)}
+    (total,) = executor.run(given, ["total"])
+    assert np.array_equal(total, left * 2)
+
+
+def test_tensors_that_are_not_rows(backend, folder):
+    folder.write(formats={"total": "CHW32"})
+    with pytest.raises(InvalidArgument, match=r"'total' .* has the format CHW32"):
+        backend.TensorRtBackend().load(folder.context(make_config()))
+
+
+def test_errors_of_later_loads_have_their_reason(backend, folder):
+    folder.write()
+    backend.TensorRtBackend().load(folder.context(make_config()))
+    folder.write(None)
+    with pytest.raises(InvalidArgument, match="magicTag does not match"):
+        backend.TensorRtBackend().load(folder.context(make_config()))
+
+
+def test_a_context_that_cannot_be_made(backend, folder):
+    folder.write(without_profiles=True)
+    executor = backend.TensorRtBackend().load(folder.context(make_config())).executor(ON_GPU)
+    with pytest.raises(BackendFailure, match="context with the profile 0: Error in set optim"):
+        check(executor, 1)
 
 
 def test_cuda_graphs(backend, folder, monkeypatch):

@@ -1,13 +1,16 @@
 """PyTorch models on a GPU: every form, half precision, CUDA graphs, streams, ensembles, memory.
 
-    python -m pytest tests/gpu -q
+    python -m pytest tests/gpu -q -m "not slow"
 
-Needs PyTorch with CUDA, numpy and Shoal's own dependencies; left out where there is no GPU.
+Needs PyTorch with CUDA, numpy and Shoal's own dependencies; left out where there is no GPU. Those
+that are marked as slow compile machine code, some for minutes.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +43,7 @@ if torch.cuda.is_available():
     from shoal.core.device_tensor import DeviceTensor, OnDevice
     from shoal.core.dtypes import FP32
     from shoal.errors import BackendFailure, ConfigError
-    from shoal.testing.server import running_server
+    from shoal.testing.server import running_server, wait_until
     from tests.support import torch_models
     from tests.support.client import Infer, outputs
 
@@ -167,6 +170,7 @@ def test_an_export_made_on_the_cpu_with_constants(loader):
     assert np.allclose(result, numbers(2) + np.arange(ROW) + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.timeout(300)
 def test_an_aotinductor_package(loader):
@@ -359,6 +363,7 @@ def test_results_stay_when_a_graph_is_replayed(loader):
         assert np.array_equal(result, left * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_torch_compile(loader):
     write_convolutions(loader, "export")
@@ -525,3 +530,66 @@ def test_a_quick_model_moves_to_the_event_loop(tmp_path, graphs):
             list(pool.map(ask, range(400)))
         memory = running.get("/v2/models/m/stats").json["model_stats"][0]["memory_usage"]
         assert {entry["type"] for entry in memory} >= {"CPU"}
+
+
+def test_the_meters_of_the_gpu(tmp_path):
+    torch_models.add_sub_exported(tmp_path / "m" / "1" / "model.pt2", "FP32", (ROW,))
+    with running_server(tmp_path) as running:
+        text = running.metrics()
+        for name in (
+            "nv_gpu_utilization",
+            "nv_gpu_memory_total_bytes",
+            "nv_gpu_memory_used_bytes",
+            "nv_gpu_power_usage",
+            "nv_gpu_power_limit",
+            "nv_energy_consumption",
+        ):
+            assert f'{name}{{gpu_uuid="GPU-' in text
+        (gpu,) = running.get("/v2/console").json["gpus"]
+        assert gpu["memory_total_bytes"] > gpu["memory_used_bytes"] > 0
+        assert gpu["power_limit_watts"] >= gpu["power_usage_watts"] > 0
+        assert 0 <= gpu["utilization"] <= 1
+
+
+TWO_PROCESSES = """
+max_batch_size: 8
+instance_group [ { name: "a" kind: KIND_GPU gpus: [ 0 ] }, { name: "b" kind: KIND_GPU gpus: [ 0 ] } ]
+parameters { key: "isolation" value { string_value: "process" } }
+"""
+
+
+@pytest.mark.timeout(240)
+def test_two_processes_on_one_gpu(tmp_path):
+    """As one process for each of two GPUs: groups on the same GPU have processes of their own."""
+    torch_models.add_sub_exported(tmp_path / "m" / "1" / "model.pt2", "FP32", (ROW,))
+    (tmp_path / "m" / "config.pbtxt").write_text(TWO_PROCESSES)
+    with running_server(tmp_path) as running:
+        processes = running.model("m")._loaded._processes()
+        pids = {process.pid for process in processes}
+        assert len(pids) == 2
+
+        def ask(seed):
+            left, right = numbers(2, seed), numbers(2, seed + 100)
+            request = Infer().add("left", left, binary=True).add("right", right, binary=True)
+            found = outputs(request.want("OUTPUT__0", binary_data=True).send(running, "m"))
+            assert np.array_equal(found["OUTPUT__0"], left + right)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(200)))
+        os.kill(min(pids), signal.SIGKILL)
+        with ThreadPoolExecutor(8) as pool:  # the other one goes on
+            failed = [one for one in pool.map(_attempt(ask), range(50)) if one is not None]
+        assert len(failed) <= 8  # of the batch that it had
+        wait_until(lambda: len(running.model("m")._loaded._processes()) == 2)
+        ask(0)
+
+
+def _attempt(ask):
+    def once(seed):
+        try:
+            ask(seed)
+        except AssertionError as error:
+            return error
+        return None
+
+    return once

@@ -2,8 +2,12 @@
 
 An engine is a JSON file: `{"inputs": {"x": ["FLOAT", [-1, 2]]}, "outputs": …, "profiles": …}`. It
 computes sum and difference of its two inputs; the output `found` has those elements of the first
-that are not zero. Its rules are TensorRT's: shapes have to lie within the profile, and every
-tensor needs an address before the engine runs.
+that are not zero. An input `sizes` is in the CPU's memory: its values are shapes.
+
+Its rules are those of TensorRT's Python API: a context needs a profile, then the shapes of all
+inputs, which have to lie within it, then an address or an allocator for every tensor, as integers;
+another profile forgets the shapes; a context keeps every allocator that it was given; the first
+logger is used for everything; a profile that cannot be set raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import ctypes
 import enum
 import json
 import types
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,11 +31,17 @@ class TensorLocation(enum.Enum):
     HOST = 1
 
 
+class TensorFormat(enum.Enum):
+    LINEAR = 0
+    CHW32 = 5
+
+
 class DataType(enum.Enum):
     FLOAT = 0
     HALF = 1
     INT32 = 3
     FP8 = 6
+    INT64 = 8
 
 
 class Severity(enum.Enum):
@@ -49,46 +60,74 @@ class IOutputAllocator:
 
 
 class Context:
-    made = 0
+    made: ClassVar[list[Context]] = []
 
     def __init__(self, engine):
-        Context.made += 1
+        Context.made.append(self)
         self.engine = engine
         self.profile = None
         self.shapes, self.addresses, self.allocators = {}, {}, {}
+        self.kept = []  # every allocator
         self.streams = []
 
-    def set_optimization_profile_async(self, profile, stream):
-        self.profile = profile
+    def set_optimization_profile_async(self, profile_index, stream_handle):
+        assert type(profile_index) is type(stream_handle) is int
+        if self.engine.without_profiles:
+            raise RuntimeError("Error in set optimization profile async.")
+        self.profile = profile_index
+        self.shapes = {}
         return True
 
     def set_input_shape(self, name, shape):
+        assert self.profile is not None
+        assert name in self.engine.names("inputs")
+        assert isinstance(shape, tuple | list)
+        assert all(type(size) is int for size in shape)
+        if self.engine.get_tensor_location(name) is TensorLocation.HOST:
+            self.shapes[name] = tuple(shape)
+            return True
         least, _, most = self.engine.get_tensor_profile_shape(name, self.profile)
         fits = all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True))
         if fits:
             self.shapes[name] = tuple(shape)
         return fits
 
-    def set_tensor_address(self, name, address):
-        assert address
-        self.addresses[name] = address
+    def set_tensor_address(self, name, memory):
+        assert type(memory) is int
+        assert memory
+        self.addresses[name] = memory
         return True
 
-    def set_output_allocator(self, name, allocator):
-        assert allocator.started
-        self.allocators[name] = allocator
+    def set_output_allocator(self, name, output_allocator):
+        assert output_allocator.started
+        self.allocators[name] = output_allocator
+        self.kept.append(output_allocator)
         return True
 
     def infer_shapes(self):
-        return []
+        return [
+            name
+            for name in self.engine.names("inputs")
+            if name not in self.shapes
+            or (
+                self.engine.get_tensor_location(name) is TensorLocation.HOST
+                and name not in self.addresses
+            )
+        ]
 
     def get_tensor_shape(self, name):
+        assert not self.infer_shapes()
         first = self.shapes[self.engine.names("inputs")[0]]
         return (-1,) if name == "found" else first
 
-    def execute_async_v3(self, stream):
+    def execute_async_v3(self, stream_handle):
+        assert type(stream_handle) is int
+        assert not self.infer_shapes()
+        stream = stream_handle
         self.streams.append(stream)
-        left, right = [self._array(name) for name in self.engine.names("inputs")]
+        for name in self.engine.names("inputs") + self.engine.names("outputs"):
+            assert name in self.addresses or name in self.allocators, name
+        left, right = [self._array(name) for name in self.engine.names("inputs")[:2]]
         values = {"total": left + right, "rest": left - right, "found": left[left != 0]}
         for name in self.engine.names("outputs"):
             array = values[name]
@@ -114,6 +153,7 @@ class Engine:
     def __init__(self, written):
         self._written = written
         self.broken = written.get("broken", False)
+        self.without_profiles = written.get("without_profiles", False)
         self.num_io_tensors = len(self.names("inputs") + self.names("outputs"))
         self.num_optimization_profiles = len(written["profiles"])
 
@@ -127,7 +167,10 @@ class Engine:
         return TensorIOMode.INPUT if name in self._written["inputs"] else TensorIOMode.OUTPUT
 
     def get_tensor_location(self, name):
-        return TensorLocation.DEVICE
+        return TensorLocation.HOST if name == "sizes" else TensorLocation.DEVICE
+
+    def get_tensor_format(self, name):
+        return TensorFormat[self._written.get("formats", {}).get(name, "LINEAR")]
 
     def get_tensor_dtype(self, name):
         return DataType[self._tensor(name)[0]]
@@ -150,9 +193,11 @@ class Engine:
 
 
 class Runtime:
+    logger = None  # the first one, for all
+
     def __init__(self, logger):
         assert logger.started
-        self._logger = logger
+        self._logger = Runtime.logger = Runtime.logger or logger
 
     def deserialize_cuda_engine(self, content):
         try:
@@ -166,7 +211,10 @@ def module():
     """The package."""
     made = types.ModuleType("tensorrt")
     made.__version__ = "11.4.0"
-    for item in (TensorIOMode, TensorLocation, DataType, ILogger, IOutputAllocator, Runtime):
+    listed = (TensorIOMode, TensorLocation, TensorFormat, DataType, ILogger, IOutputAllocator)
+    for item in (*listed, Runtime):
         setattr(made, item.__name__, item)
+    Runtime.logger = None
+    Context.made = []
     made.init_libnvinfer_plugins = lambda logger, namespace: True
     return made

@@ -10,6 +10,7 @@ the GPU between steps of an ensemble, CUDA graphs. PyTorch allocates the memory.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,15 +77,15 @@ class Engine:
         """Raises InvalidArgument with TensorRT's reason if it cannot be loaded."""
         self.device = device
         self.nbytes = path.stat().st_size  # about: weights and code
-        log = _Log()
+        _log.last_error = ""
         with torch.cuda.device(device):
-            trt.init_libnvinfer_plugins(log, "")
-            self._runtime = trt.Runtime(log)  # must outlive the engine
+            trt.init_libnvinfer_plugins(_log, "")
+            self._runtime = trt.Runtime(_log)  # must outlive the engine
             self.engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             raise InvalidArgument(
                 f"TensorRT {trt.__version__} cannot load '{short_name(path)}': "
-                f"{log.last_error or what_else(path, _BUILD)}. An engine runs on the kind of GPU "
+                f"{_log.last_error or what_else(path, _BUILD)}. An engine runs on the kind of GPU "
                 f"and with the version of TensorRT that it was built with; {_BUILD}"
             )
         names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
@@ -96,6 +97,14 @@ class Engine:
             for name in names
             if self.engine.get_tensor_location(name) == trt.TensorLocation.HOST
         )
+        for name in names:
+            kind = self.engine.get_tensor_format(name)
+            if kind != trt.TensorFormat.LINEAR:  # rows of such tensors cannot be sent or joined
+                raise InvalidArgument(
+                    f"the tensor '{name}' of the engine '{short_name(path)}' has the format "
+                    f"{kind.name}, and requests have LINEAR ones. Build the engine without "
+                    "--inputIOFormats and --outputIOFormats"
+                )
 
     @property
     def profiles(self) -> int:
@@ -153,6 +162,8 @@ class EngineProgram(Program):
         self._engine: Engine | None = engine
         self._profiles = tuple(profiles)
         self._contexts: dict[int, Any] = {}
+        # By profile and output. A context keeps every one that it was ever given.
+        self._results: dict[tuple[int, str], _Results] = {}
         self._types = {name: engine.torch_type(name) for name in engine.outputs}
 
     def caller(self, written: Sequence[str], *, model: str, file: str) -> Caller:
@@ -163,6 +174,7 @@ class EngineProgram(Program):
     def close(self) -> None:
         """Release the contexts and, with the last instance, the engine."""
         self._contexts.clear()
+        self._results.clear()
         self._engine = None
 
     @property
@@ -180,7 +192,8 @@ class EngineProgram(Program):
             raise InvalidArgument(
                 f"the engine cannot run without {', '.join(missing)}. Send it with every request"
             )
-        context = self._context(values)
+        profile = self._profile(values)
+        context = self._context(profile)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         given: list[torch.Tensor] = []  # kept until the engine was launched
         for name in engine.inputs:
@@ -191,24 +204,26 @@ class EngineProgram(Program):
             if not context.set_input_shape(name, tuple(tensor.shape)):
                 raise InvalidArgument(f"the engine does not take the shape {list(tensor.shape)}")
             context.set_tensor_address(name, _address(tensor))
-        if engine.on_host:
-            context.infer_shapes()
+        if engine.on_host and (unknown := context.infer_shapes()):
+            raise InvalidArgument(f"the engine has no shapes for {', '.join(unknown)}")
         results: dict[str, torch.Tensor | _Results] = {}
         for name in engine.outputs:
-            results[name] = self._output(context, name)
+            results[name] = self._output(context, name, profile)
         if not context.execute_async_v3(stream):
             raise BackendFailure("TensorRT could not run the engine; the log has its reason")
         return {
-            name: found.tensor() if isinstance(found, _Results) else found
+            name: found.take() if isinstance(found, _Results) else found
             for name, found in results.items()
         }
 
-    def _output(self, context: Any, name: str) -> torch.Tensor | _Results:
+    def _output(self, context: Any, name: str, profile: int) -> torch.Tensor | _Results:
         """Memory for an output; of one whose shape depends on the data, what will receive it."""
         shape = tuple(context.get_tensor_shape(name))
         if any(size < 0 for size in shape):
-            results = _Results(self._types[name], self.device)
-            context.set_output_allocator(name, results)
+            results = self._results.get((profile, name))
+            if results is None:
+                results = self._results[profile, name] = _Results(self._types[name], self.device)
+                context.set_output_allocator(name, results)
             return results
         assert self._engine is not None
         device = "cpu" if name in self._engine.on_host else self.device
@@ -216,21 +231,25 @@ class EngineProgram(Program):
         context.set_tensor_address(name, _address(tensor))
         return tensor
 
-    def _context(self, values: Mapping[str, torch.Tensor]) -> Any:
-        profile = self._profile(values)
+    def _context(self, profile: int) -> Any:
         context = self._contexts.get(profile)
         if context is None:
             assert self._engine is not None
+            reason = "the GPU has no memory for it"
             with torch.cuda.device(self.device):
                 context = self._engine.engine.create_execution_context()
                 stream = torch.cuda.current_stream(self.device)
-                if context is None or not context.set_optimization_profile_async(
-                    profile, stream.cuda_stream
-                ):
-                    raise BackendFailure(
-                        f"TensorRT has no memory for a context with the profile {profile}"
-                    )
-                stream.synchronize()
+                try:
+                    if context is not None:
+                        context.set_optimization_profile_async(profile, stream.cuda_stream)
+                        stream.synchronize()
+                except RuntimeError as error:
+                    context, reason = None, str(error)
+            if context is None:
+                raise BackendFailure(
+                    f"TensorRT cannot make a context with the profile {profile}: "
+                    f"{_log.last_error or reason}"
+                )
             self._contexts[profile] = context
         return context
 
@@ -314,7 +333,7 @@ class _Results(trt.IOutputAllocator):  # type: ignore[misc]  # the library has n
         trt.IOutputAllocator.__init__(self)
         self._dtype = dtype
         self._device = device
-        self._memory = torch.empty(0, dtype=torch.uint8, device=device)
+        self._memory = torch.empty(0, dtype=torch.uint8)
         self._shape: tuple[int, ...] = ()
 
     def reallocate_output_async(
@@ -334,12 +353,10 @@ class _Results(trt.IOutputAllocator):  # type: ignore[misc]  # the library has n
         del tensor_name
         self._shape = tuple(shape)
 
-    def tensor(self) -> torch.Tensor:
-        """The output, after the engine has been launched."""
-        count = 1
-        for size in self._shape:
-            count *= size
-        whole = self._memory[: count * self._dtype.itemsize].view(self._dtype)
+    def take(self) -> torch.Tensor:
+        """The output, after the engine has been launched; the next one gets other memory."""
+        memory, self._memory = self._memory, torch.empty(0, dtype=torch.uint8)
+        whole = memory[: math.prod(self._shape) * self._dtype.itemsize].view(self._dtype)
         return whole.view(self._shape)
 
 
@@ -358,6 +375,9 @@ class _Log(trt.ILogger):  # type: ignore[misc]
         if level == logging.ERROR:
             self.last_error = msg
         logger.log(level, "TensorRT: %s", msg)
+
+
+_log = _Log()  # TensorRT uses the first one that it gets for everything
 
 
 def _open(context: LoadContext, device: torch.device) -> Engine:

@@ -128,7 +128,7 @@ def _missing_gpus(group: ModelInstanceGroup, gpus: Sequence[int]) -> str:
             available = ", ".join(map(str, gpus))
             return (
                 f"specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum "
-                f"required CUDA compute compatibility are: {available}"
+                f"required CUDA compute compatibility of 6.000000 are: {available}"
             )
     return ""
 

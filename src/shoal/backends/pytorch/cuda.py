@@ -10,6 +10,7 @@ from step to step.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,9 @@ from shoal.errors import ConfigError
 # Larger inputs are copied by themselves: from where they were joined, if that is page-locked.
 _MOST_STAGED_BYTES = 64 << 10
 _SHORT_WAIT_NS = 200_000
+# For which a thread may keep the GIL while another one waits for it (Python's default is 5 ms): a
+# GPU is idle until the thread of its instance has the GIL and launches the next batch.
+_GIL_SECS = 1e-4
 _SPIN_EVERY = 32  # waits
 
 
@@ -51,6 +55,7 @@ class CudaExecutor(TorchExecutor, DeviceExecutor):
     ) -> None:
         """Raises as TorchExecutor, and ConfigError when CUDA graphs cannot be captured."""
         super().__init__(program, config, settings, file, owns=owns, on_failure=on_failure)
+        sys.setswitchinterval(min(_GIL_SECS, sys.getswitchinterval()))
         device = self.device
         self._stream: Any = torch.cuda.Stream(device)
         with torch.cuda.device(device):
