@@ -20,7 +20,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 VERBOSE_1 = logging.DEBUG
 VERBOSE_2 = logging.DEBUG - 1
@@ -118,7 +118,13 @@ class Formatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # Python 3.10 cannot name its type at run time
+
+
+class _Handler(_StreamHandler):
     """Loses what cannot be written, and says so on stderr once a minute, if that can be written."""
 
     def __init__(self, stream: TextIO) -> None:

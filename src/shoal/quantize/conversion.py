@@ -13,6 +13,9 @@ from shoal.errors import Unsupported
 from shoal.quantize.samples import Feed
 
 KINDS = ("dynamic", "static", "fp16")
+# The release of ONNX Runtime that can; older ones, such as the last for Python 3.10, have unsigned
+# weights only.
+_SIGNED_CONVOLUTIONS = (1, 24)
 _LARGEST_FILE = 2_000_000_000  # bytes; beyond that, weights lie beside the file
 
 
@@ -38,14 +41,17 @@ def convert(
 
 
 def _dynamic(source: Path, target: Path, _samples: Sequence[Feed], reduce_range: bool) -> None:
+    import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    release = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    signed = release >= _SIGNED_CONVOLUTIONS
     quantize_dynamic(
         source,
         target,
-        per_channel=True,
+        per_channel=signed,
         reduce_range=reduce_range,
-        weight_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8 if signed else QuantType.QUInt8,
         use_external_data_format=_is_large(source),
     )
 
