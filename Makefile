@@ -45,6 +45,7 @@ serve: $(VENV)/.installed ## install, then serve the demo models on ports 8000 (
 test: $(VENV)/.installed-dev ## install, then run the whole test suite
 	@tools/test_programs.sh
 	@$(BIN)/python tools/perf_analyzer.py >/dev/null || echo "skipped: the tests marked 'perf_analyzer'"
+	@$(BIN)/python tools/kserve_client.py >/dev/null || echo "skipped: the tests marked 'kserve'"
 	@# Beside the tests that run first: npm takes a minute.
 	@($(BIN)/python tools/azurite.py >/dev/null || echo "skipped: the tests marked 'azurite'") &
 	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python tools/run_tests.py $(ARGS)

@@ -28,6 +28,7 @@ PROGRAMS = {
     "curl": ("curl",),
     "helm": ("helm",),
     "java": ("javac", "protoc", "grpc_java_plugin", "curl"),
+    "kserve": ("kserve-python",),
     "nghttp2": ("nghttp", "h2load"),
     "perf_analyzer": ("perf_analyzer",),
     "prometheus": ("prometheus", "promtool"),

@@ -96,9 +96,12 @@ def running(tmp_path_factory):
         yield server
 
 
-def test_every_metric_exists(root, running, rules, dashboard):
+def test_every_metric_exists(root, folder, running, rules, dashboard):
+    scaling = yaml.safe_load((folder / "scaling.yml").read_text())["groups"][0]["rules"]
+    made = "|".join(re.escape(rule["record"]) for rule in scaling)
     used = set().union(
         *(metrics_in(rule["expr"]) for rule in rules),
+        *(metrics_in(re.sub(made, "1", rule["expr"])) for rule in scaling),
         *(metrics_in(query) for query in queries(dashboard)),
     )
     lines = running.metrics().splitlines()
@@ -139,6 +142,8 @@ def test_every_alert_is_described_and_tested(folder, rules):
         ("check", "config", "prometheus.yml"),
         ("check", "rules", "alerts.yml"),
         ("test", "rules", "alerts_test.yml"),
+        ("check", "rules", "scaling.yml"),
+        ("test", "rules", "scaling_test.yml"),
     ],
     ids=" ".join,
 )

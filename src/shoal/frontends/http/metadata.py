@@ -22,7 +22,7 @@ class MetadataRoutes:
         self._engine = engine
         self._render_metrics = render_metrics
 
-    @route("GET /v2", api="metadata", response="ServerMetadata")
+    @route("GET /v2[/]", api="metadata", response="ServerMetadata")
     def server_metadata(self, exchange: Exchange, _target: Target) -> None:
         """The server's name, version and extensions."""
         send_json(exchange, self._engine.server_metadata())

@@ -78,7 +78,6 @@ def test_a_repository_may_be_named(path, name, model):
         "",
         "*",
         "/v1",
-        "/v2/",
         "/v2/models",
         "/v2/models//infer",
         "/v2/models/m/infer/",
