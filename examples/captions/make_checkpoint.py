@@ -40,6 +40,7 @@ class BlipSize:
     width: int = 32
     layers: int = 2
     heads: int = 4
+    inner: int = 2  # times the width, between two linear layers
     positions: int = 64
     vocabulary: int = 0  # at least the number of words
     gain: float = 1.0  # of weights; lower for more layers, which would amplify small errors
@@ -59,7 +60,7 @@ def blip_checkpoint(folder: Path, size: BlipSize | None = None, *, seed: int = 0
             "vocab_size": tokenizer.get_vocab_size(),
             "hidden_size": size.width,
             "encoder_hidden_size": size.vision_width,
-            "intermediate_size": 2 * size.width,
+            "intermediate_size": size.inner * size.width,
             "num_hidden_layers": size.layers,
             "num_attention_heads": size.heads,
             "max_position_embeddings": size.positions,
@@ -70,7 +71,7 @@ def blip_checkpoint(folder: Path, size: BlipSize | None = None, *, seed: int = 0
         },
         vision_config={
             "hidden_size": size.vision_width,
-            "intermediate_size": 2 * size.vision_width,
+            "intermediate_size": size.inner * size.vision_width,
             "num_hidden_layers": size.vision_layers,
             "num_attention_heads": size.heads,
             "image_size": size.image,

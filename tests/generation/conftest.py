@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import os
 import warnings
 from pathlib import Path
@@ -105,6 +106,31 @@ def expected(checkpoints, pixel_values, tokenizer):
         return found[0].tolist()[1 + len(words) :]
 
     return generate
+
+
+@pytest.fixture(scope="session")
+def cases(expected):
+    """What is asked for, and what transformers makes of it."""
+    asked = [
+        {"index": index, "prompt": prompt, "num_beams": beams, "max_tokens": length}
+        for index, prompt, beams, length in itertools.product(
+            range(6), ("", "a photo of"), (1, 3), (5, 24)
+        )
+    ]
+    answers = [
+        expected(
+            case["index"],
+            case["prompt"],
+            num_beams=case["num_beams"],
+            max_new_tokens=case["max_tokens"],
+        )
+        for case in asked
+    ]
+    lengths = {len(tokens) for tokens in answers}
+    assert len(lengths) > 5, "the model should write texts of many lengths"
+    assert any(tokens[-1] != 3 for tokens in answers)
+    assert any(tokens[-1] == 3 for tokens in answers)
+    return list(zip(asked, answers, strict=True))
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,6 @@ import pytest
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
 
-PROMPTS = ("", "a photo of")
-
 
 def sessions(folder, *names):
     return [onnxruntime.InferenceSession(str(folder / "1" / f"{name}.onnx")) for name in names]
@@ -65,29 +63,6 @@ def test_the_decoder_with_past_states_gives_the_same_logits(checkpoints, reposit
         past[:, :, :, begin:end] = states
         lengths += end - begin
         begin = end
-
-
-@pytest.fixture(scope="module")
-def cases(expected):
-    """What is asked for, and what transformers makes of it."""
-    asked = [
-        {"index": index, "prompt": prompt, "num_beams": beams, "max_tokens": length}
-        for index, prompt, beams, length in itertools.product(range(6), PROMPTS, (1, 3), (5, 24))
-    ]
-    answers = [
-        expected(
-            case["index"],
-            case["prompt"],
-            num_beams=case["num_beams"],
-            max_new_tokens=case["max_tokens"],
-        )
-        for case in asked
-    ]
-    lengths = {len(tokens) for tokens in answers}
-    assert len(lengths) > 5, "the model should write texts of many lengths"
-    assert any(tokens[-1] != 3 for tokens in answers)
-    assert any(tokens[-1] == 3 for tokens in answers)
-    return list(zip(asked, answers, strict=True))
 
 
 @pytest.mark.parametrize("clients", [1, 12])

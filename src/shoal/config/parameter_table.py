@@ -237,7 +237,13 @@ TABLE = (
         "encoder_batch",
         COUNT,
         "Photos that are encoded together between two steps of the decoder.",
-        "1",
+        "1; 8 on a GPU",
+    ),
+    _generation(
+        "HALF_PRECISION",
+        one_of("fp16", "bf16"),
+        "On a GPU: weights, states and computations in this precision.",
+        "FP32",
     ),
     # ---- Python models
     _python(

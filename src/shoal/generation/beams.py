@@ -17,6 +17,12 @@ from shoal.generation.options import FinishReason, Generated, GenerationOptions,
 _NEVER = np.float32(-1e9)  # the score of excluded tokens
 
 
+def candidate_count(width: int, stop_tokens: int) -> int:
+    """How many continuations of `width` beams to examine: at least `width` of these do not end the
+    text, unless by its length."""
+    return max(2, 1 + stop_tokens) * width
+
+
 class BeamStep(NamedTuple):
     """How beams continue: each from the states of its parent, with its token."""
 
@@ -32,8 +38,7 @@ class BeamSearch:
         self._options = options
         self._stop_ids = np.array(sorted(options.stop_ids), np.int64)
         width = self.width
-        # At least `width` of these do not end the text, unless by its length.
-        self._candidates = max(2, 1 + len(self._stop_ids)) * width
+        self.candidates = candidate_count(width, len(self._stop_ids))
         self._length = 0
         self._tokens = np.zeros((width, options.max_tokens), np.int64)
         self._scores = np.full(width, _NEVER, np.float32)
@@ -41,12 +46,28 @@ class BeamSearch:
         self._complete: list[tuple[np.float32, np.ndarray]] = []  # the best first
         self._done = False
 
+    @property
+    def excludes_stop(self) -> bool:
+        """Whether the next tokens may not be stop tokens: the texts are too short."""
+        return self._length < self._options.min_tokens and bool(self._options.stop_ids)
+
     def advance(self, logits: np.ndarray) -> BeamStep:
         """Take one step; `logits` has a row for each beam."""
+        if self.excludes_stop:
+            logits = without(logits, self._options.stop_ids)
+        vocabulary = logits.shape[1]
+        count = min(self.candidates, vocabulary)
+        # Within a beam the order of logits is that of probabilities: few need to be examined.
+        tokens = np.argpartition(logits, vocabulary - count, axis=1)[:, vocabulary - count :]
+        largest = logits.max(axis=1, keepdims=True)
+        normaliser = largest + np.log(np.exp(logits - largest).sum(axis=1, keepdims=True))
+        return self.choose(tokens, np.take_along_axis(logits, tokens, axis=1) - normaliser)
+
+    def choose(self, candidates: np.ndarray, chances: np.ndarray) -> BeamStep:
+        """Take one step; `candidates` has each beam's likeliest tokens in any order, `chances` the
+        logarithms of their probabilities."""
         options, width = self._options, self.width
-        if self._length < options.min_tokens and options.stop_ids:
-            logits = without(logits, options.stop_ids)
-        parents, tokens, scores = self._best(logits)
+        parents, tokens, scores = self._best(candidates, chances)
         self._length += 1
         stops = np.isin(tokens, self._stop_ids)
         if self._length >= options.max_tokens:
@@ -70,19 +91,16 @@ class BeamSearch:
         reason = FinishReason.STOP if stopped else FinishReason.LENGTH
         return Generated(tokens.tolist(), reason, float(score))
 
-    def _best(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _best(
+        self, candidates: np.ndarray, chances: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The best continuations of all beams, best first: beam, token and score."""
-        vocabulary = logits.shape[1]
-        count = min(self._candidates, vocabulary)
-        # Within a beam the order of logits is that of probabilities: few need to be examined.
-        tokens = np.argpartition(logits, vocabulary - count, axis=1)[:, vocabulary - count :]
-        tokens.sort(axis=1)  # the lower token first among equals
-        largest = logits.max(axis=1, keepdims=True)
-        normaliser = largest + np.log(np.exp(logits - largest).sum(axis=1, keepdims=True))
-        chances = np.take_along_axis(logits, tokens, axis=1) - normaliser
+        ascending = np.argsort(candidates, axis=1)  # the lower token first among equals
+        tokens = np.take_along_axis(candidates, ascending, axis=1).reshape(-1)
+        chances = np.take_along_axis(chances, ascending, axis=1)
         scores = (chances + self._scores[:, None]).reshape(-1)
-        order = np.argsort(-scores, kind="stable")[: self._candidates]
-        return order // count, tokens.reshape(-1)[order], scores[order]
+        order = np.argsort(-scores, kind="stable")[: self.candidates]
+        return order // candidates.shape[1], tokens[order], scores[order]
 
     def _keep_complete(
         self, parents: np.ndarray, tokens: np.ndarray, scores: np.ndarray, stops: np.ndarray

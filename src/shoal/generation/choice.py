@@ -13,23 +13,36 @@ class TokenSampler:
     width = 1
 
     def __init__(self, options: GenerationOptions) -> None:
-        self._options = options
+        self.options = options
         self._tokens: list[int] = []
         self._random = np.random.default_rng(options.seed) if options.temperature > 0 else None
 
+    @property
+    def excludes_stop(self) -> bool:
+        """Whether the next token may not be a stop token: the text is too short."""
+        return len(self._tokens) < self.options.min_tokens and bool(self.options.stop_ids)
+
+    def uniform(self) -> float:
+        """A random number for the next token, from 0 to 1; 0 for greedy search."""
+        return 0.0 if self._random is None else float(self._random.random())
+
     def advance(self, logits: np.ndarray, most_likely: int) -> int:
         """The next token. `most_likely` is where `logits`, one row, are largest."""
-        options = self._options
-        if len(self._tokens) < options.min_tokens and options.stop_ids:
-            logits = without(logits, options.stop_ids)
+        if self.excludes_stop:
+            logits = without(logits, self.options.stop_ids)
             most_likely = int(logits.argmax())
-        token = most_likely if self._random is None else sample(logits, options, self._random)
+        if self._random is None:
+            return self.accept(most_likely)
+        return self.accept(sample(logits, self.options, self._random))
+
+    def accept(self, token: int) -> int:
+        """Take this as the next token."""
         self._tokens.append(token)
         return token
 
     def result(self) -> Generated | None:
         """The text, as soon as it is complete."""
-        tokens, options = self._tokens, self._options
+        tokens, options = self._tokens, self.options
         if tokens and tokens[-1] in options.stop_ids:
             return Generated(tokens, FinishReason.STOP)
         if len(tokens) >= options.max_tokens:

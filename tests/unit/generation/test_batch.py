@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from shoal.errors import BackendFailure, InvalidArgument
 from shoal.generation.batch import ContinuousBatch, as_shoal_error
 from shoal.generation.decoder import Shape
 from shoal.generation.options import GenerationOptions
+from shoal.generation.rows import ArrayRows
 
 VOCABULARY, STOP = 12, 3
 
@@ -78,7 +81,7 @@ def join(batch, *jobs):
 
 def alone(job):
     copy = Job(float(job.about[0]), job.prompt, job.options)
-    batch = ContinuousBatch(MadeUpDecoder(), 64)
+    batch = ContinuousBatch(partial(ArrayRows, MadeUpDecoder()), 64)
     join(batch, copy)
     while batch.rows:
         batch.step()
@@ -100,7 +103,7 @@ JOBS = st.builds(
 
 @given(st.lists(st.tuples(JOBS, st.integers(0, 4), st.booleans()), max_size=10))
 def test_every_text_is_the_one_it_would_be_alone(arrivals):
-    batch = ContinuousBatch(MadeUpDecoder(), 6)
+    batch = ContinuousBatch(partial(ArrayRows, MadeUpDecoder()), 6)
     waiting = list(arrivals)
     while waiting or batch.rows:
         now = []
@@ -125,7 +128,7 @@ def test_every_text_is_the_one_it_would_be_alone(arrivals):
 
 def test_texts_of_different_lengths_share_each_step():
     decoder = MadeUpDecoder()
-    batch = ContinuousBatch(decoder, 16)
+    batch = ContinuousBatch(partial(ArrayRows, decoder), 16)
     jobs = [Job(n, [1], GenerationOptions(10)) for n in range(3)]
     for job in jobs:
         join(batch, job)
@@ -135,7 +138,7 @@ def test_texts_of_different_lengths_share_each_step():
 
 
 def test_those_with_as_many_beams_share_a_step():
-    batch = ContinuousBatch(MadeUpDecoder(), 16)
+    batch = ContinuousBatch(partial(ArrayRows, MadeUpDecoder()), 16)
     join(
         batch,
         *(
@@ -148,7 +151,7 @@ def test_those_with_as_many_beams_share_a_step():
 
 def test_prompts_are_computed_together():
     decoder = MadeUpDecoder()
-    batch = ContinuousBatch(decoder, 16)
+    batch = ContinuousBatch(partial(ArrayRows, decoder), 16)
     jobs = [Job(n, [1, *range(n + 1)], GenerationOptions(4)) for n in range(3)]
     join(batch, *jobs)
     assert decoder.runs == [3]
@@ -160,7 +163,7 @@ def test_prompts_are_computed_together():
 @pytest.mark.parametrize("width", [1, 2])
 def test_one_that_fails_harms_nobody(width):
     decoder = MadeUpDecoder()
-    batch = ContinuousBatch(decoder, 16)
+    batch = ContinuousBatch(partial(ArrayRows, decoder), 16)
     jobs = [Job(n, [1], GenerationOptions(6, num_beams=width)) for n in range(4)]
     join(batch, *jobs)
     batch.step()
@@ -176,7 +179,7 @@ def test_one_that_fails_harms_nobody(width):
 def test_a_prompt_that_fails_harms_nobody():
     decoder = MadeUpDecoder()
     decoder.poison = 1
-    batch = ContinuousBatch(decoder, 16)
+    batch = ContinuousBatch(partial(ArrayRows, decoder), 16)
     jobs = [Job(n, [1, 2, 4], GenerationOptions(6)) for n in range(3)]
     join(batch, *jobs)
     while batch.rows:
@@ -192,7 +195,7 @@ def test_logits_that_are_no_numbers_end_their_own_text():
             logits[np.flatnonzero(context[0][:, 0] == 1)] = np.nan
             return logits, states
 
-    batch = ContinuousBatch(Broken(), 16)
+    batch = ContinuousBatch(partial(ArrayRows, Broken()), 16)
     jobs = [Job(n, [1], GenerationOptions(6)) for n in range(3)]
     join(batch, *jobs)
     while batch.rows:
@@ -207,7 +210,7 @@ def test_a_job_whose_reader_fails_ends_alone():
         def on_token(self, token):
             raise RuntimeError("nobody listens")
 
-    batch = ContinuousBatch(MadeUpDecoder(), 16)
+    batch = ContinuousBatch(partial(ArrayRows, MadeUpDecoder()), 16)
     deaf, other = Deaf(0, [1], GenerationOptions(6)), Job(1, [1], GenerationOptions(6))
     join(batch, deaf, other)
     while batch.rows:
@@ -218,7 +221,7 @@ def test_a_job_whose_reader_fails_ends_alone():
 
 def test_one_that_is_cancelled_frees_its_place_before_the_next_step():
     decoder = MadeUpDecoder()
-    batch = ContinuousBatch(decoder, 2)
+    batch = ContinuousBatch(partial(ArrayRows, decoder), 2)
     jobs = [Job(n, [1], GenerationOptions(30)) for n in range(3)]
     join(batch, *jobs[:2])
     batch.step()
@@ -230,7 +233,7 @@ def test_one_that_is_cancelled_frees_its_place_before_the_next_step():
 
 
 def test_all_can_be_ended():
-    batch = ContinuousBatch(MadeUpDecoder(), 16)
+    batch = ContinuousBatch(partial(ArrayRows, MadeUpDecoder()), 16)
     jobs = [Job(n, [1], GenerationOptions(30)) for n in range(3)]
     join(batch, *jobs)
     batch.fail_all(RuntimeError("no"))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from shoal.generation.decoder import Decoder, Shape
 from shoal.statistics.custom import COUNTER, GAUGE, CustomFamily, CustomMetric, CustomMetrics
 
 _FAMILIES = (
@@ -76,27 +73,6 @@ class Counts:
             metric.close()
         for hold in self._holds:
             hold.close()
-
-
-class CountedDecoder:
-    """A decoder whose runs are counted before any response is sent."""
-
-    def __init__(self, decoder: Decoder, counts: Counts) -> None:
-        self.shape: Shape = decoder.shape
-        self._decoder = decoder
-        self._counts = counts
-
-    def run(
-        self,
-        token_ids: np.ndarray,
-        lengths: np.ndarray,
-        past: Sequence[np.ndarray],
-        context: Sequence[np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """As the decoder itself."""
-        results = self._decoder.run(token_ids, lengths, past, context)
-        self._counts.decoded(len(token_ids))
-        return results
 
 
 def _described(sizes: Mapping[int, int]) -> dict[str, Any]:

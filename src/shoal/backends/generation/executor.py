@@ -12,19 +12,31 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from shoal.backends.base import PendingRequest, RequestExecutor
-from shoal.backends.generation.counts import CountedDecoder, Counts
-from shoal.backends.generation.files import OnnxDecoder, OnnxEncoder
+from shoal.backends.generation.counts import Counts
 from shoal.backends.generation.job import RequestJob
 from shoal.backends.generation.request import GenerationRequestReader
 from shoal.errors import Cancelled, ShoalError
 from shoal.generation.batch import ContinuousBatch
+from shoal.generation.decoder import RowsFactory
 
 logger = logging.getLogger(__name__)
+
+
+class Encoder(Protocol):
+    """What makes the further inputs of the decoder."""
+
+    def staged(self, features: np.ndarray) -> Any:
+        """A photo, or window of sound, as `run` takes it. Any thread may call this."""
+
+    def run(self, features: Sequence[Any]) -> Sequence[Any]:
+        """The inputs for each photo, or window of sound, as rows take them; valid until the
+        next call."""
 
 
 class GenerationExecutor(RequestExecutor):
@@ -36,8 +48,8 @@ class GenerationExecutor(RequestExecutor):
         self,
         name: str,
         reader: GenerationRequestReader,
-        encoder: OnnxEncoder | None,
-        decoder: OnnxDecoder,
+        encoder: Encoder | None,
+        make_rows: RowsFactory,
         max_rows: int,
         encoder_batch: int,
         counts: Counts,
@@ -46,9 +58,8 @@ class GenerationExecutor(RequestExecutor):
         most `encoder_batch` photos are encoded, while texts in progress wait."""
         self._reader = reader
         self._encoder = encoder
-        self._decoder = decoder
         self._counts = counts
-        self._batch = ContinuousBatch(CountedDecoder(decoder, counts), max_rows)
+        self._batch = ContinuousBatch(make_rows, max_rows, counts.decoded)
         self._max_rows = max_rows
         self._encoder_batch = encoder_batch
         self._changed = threading.Condition()  # guards what follows
@@ -70,6 +81,8 @@ class GenerationExecutor(RequestExecutor):
             try:
                 wanted = self._reader(pending.request)
                 job = RequestJob(pending, wanted, self._reader.writing, self._text_ended)
+                if self._encoder is not None and wanted.features is not None:
+                    job.features = self._encoder.staged(wanted.features)
             except ShoalError as error:
                 pending.send(error=error)
                 continue
@@ -147,21 +160,22 @@ class GenerationExecutor(RequestExecutor):
 
     def _encoded(
         self, jobs: Sequence[RequestJob]
-    ) -> list[tuple[Sequence[RequestJob], list[list[np.ndarray]]]]:
+    ) -> Iterator[tuple[Sequence[RequestJob], Sequence[Any]]]:
         """Jobs with their encoded photos; if a photo fails the batch, each is encoded alone."""
         if self._encoder is None:
-            return [(jobs, [[] for _ in jobs])]
+            yield jobs, [()] * len(jobs)
+            return
         try:
-            features = np.stack([job.features for job in jobs if job.features is not None])
-            arrays = self._encoder.run(features)
+            features = [job.features for job in jobs if job.features is not None]
+            contexts = self._encoder.run(features)
         except Exception as error:  # noqa: BLE001 - reported to the requests
             if len(jobs) == 1:
                 jobs[0].on_error(error)
-                return []
-            return [pair for job in jobs for pair in self._encoded([job])]
+                return
+            for job in jobs:
+                yield from self._encoded([job])
+            return
         self._counts.encoded(len(jobs))
-        order = self._decoder.context_order
-        contexts = [[arrays[index][row] for index in order] for row in range(len(jobs))]
         for job in jobs:
             job.features = None
-        return [(jobs, contexts)]
+        yield jobs, contexts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class RequestJob:
         """`ended` is called once, before the last response is sent."""
         self.prompt: Sequence[int] = request.prompt
         self.options = request.options
-        self.features = request.features  # until they have been encoded
+        self.features: Any = None  # as the encoder takes them, until they have been encoded
         self._pending = pending
         self._ended = ended
         self._stream = request.stream

@@ -18,11 +18,6 @@ def load(folder, config, kind="KIND_CPU"):
     return GenerationBackend().load(context)
 
 
-def test_a_gpu_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"states are in the CPU's memory.*Write KIND_CPU"):
-        load(tmp_path, ModelConfig(name="m"), "KIND_GPU")
-
-
 def test_batches_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"max_batch_size: found 4.*max_sequences"):
         load(tmp_path, ModelConfig(name="m", max_batch_size=4))

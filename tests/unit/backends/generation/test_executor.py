@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from shoal.core.request import Request
 from shoal.errors import BackendFailure, Cancelled, InvalidArgument
 from shoal.generation.decoder import Shape
 from shoal.generation.options import GenerationOptions
+from shoal.generation.rows import ArrayRows
 from shoal.statistics.custom import CustomMetrics
 from tests.support.fakes import WAIT_SECS
 
@@ -54,7 +56,6 @@ class GatedDecoder:
     """Runs a step each time it is let; always says the same token."""
 
     shape = Shape(states=2, heads=1, head_size=1, max_length=64, vocabulary=9, context=((1,),))
-    context_order = (0,)
 
     def __init__(self):
         self.steps = threading.Semaphore(0)
@@ -83,11 +84,14 @@ class Encoder:
     def __init__(self):
         self.sizes = []
 
-    def run(self, pixels):
-        self.sizes.append(len(pixels))
-        if pixels.max() > 1:
+    def staged(self, photo):
+        return photo
+
+    def run(self, photos):
+        self.sizes.append(len(photos))
+        if np.max(photos) > 1:
             raise BackendFailure("too bright")
-        return [pixels.reshape(len(pixels), 1)]
+        return [[photo] for photo in photos]
 
 
 class Reader:
@@ -110,7 +114,9 @@ class Reader:
 def world():
     decoder, encoder = GatedDecoder(), Encoder()
     counts = Counts({"model": "m", "version": "1"}, CustomMetrics())
-    executor = GenerationExecutor("m_0", Reader(), encoder, decoder, 2, 2, counts)
+    executor = GenerationExecutor(
+        "m_0", Reader(), encoder, partial(ArrayRows, decoder), 2, 2, counts
+    )
     threads = []
 
     def ask(**parameters):
