@@ -14,6 +14,7 @@ from shoal.backends.registry import BackendRegistry
 from shoal.errors import InvalidArgument
 from shoal.tasks import registry
 from shoal.tasks.base import Task
+from shoal.tasks.context import TaskContext
 from shoal.testing.server import running_server
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.repositories import add_fake, add_model, parameter
@@ -116,6 +117,18 @@ def test_the_plain_tensors_of_the_model_keep_working(running):
     tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [7]}
     answer = running.post("/v2/models/sums/infer", {"inputs": [tensor]})
     assert answer.json["outputs"][0]["data"] == [7]
+
+
+@pytest.mark.one_process
+def test_inputs_that_wait_for_a_thread_are_pending(running, monkeypatch):
+    signals = ("nv_inference_pending_request_count", "shoal_time_to_drain_seconds")
+    running.post(PATH, {"numbers": "1 2"})
+    at = {"model": "sums", "version": "1"}
+    assert [running.metric(name, **at) for name in signals] == [0, 0]
+    monkeypatch.setattr(TaskContext, "waiting", lambda _: 3)
+    pending, drain = [running.metric(name, **at) for name in signals]
+    assert pending == 3
+    assert drain > 0
 
 
 def test_calls_and_stages_count_in_statistics(running):

@@ -48,7 +48,7 @@ class ServedModel(ABC):
         self.config = spec.config
         self.signature = signature
         self.statistics = spec.new_statistics(version)
-        self.statistics.time_to_drain_ns = self.time_to_drain_ns
+        self.statistics.time_to_drain_ns = self._drain_with_task_ns
         self.task: TaskEndpoint | None = None
         self.replicas: ModelReplicas | None = None  # in front-end processes, once they load any
         self.interface: FunctionInterface | None = None
@@ -84,6 +84,8 @@ class ServedModel(ABC):
         self.task = open_endpoint(self, self.spec.folder, self.spec.context.task_workers)
         if self.task is not None:
             self.statistics.task = self.task.statistics
+            pending, context = self.statistics.pending, self.task.context
+            self.statistics.pending = lambda: pending() + context.waiting()
 
     @property
     def cache_identity(self) -> bytes:
@@ -227,6 +229,13 @@ class ServedModel(ABC):
     def expectation(self, request: Request) -> Expectation:  # noqa: ARG002
         """Whether such a request would be admitted now, and how long it would take."""
         return Expectation()
+
+    def _drain_with_task_ns(self) -> float | None:
+        """With the work that its task does before the model."""
+        own_ns = self.time_to_drain_ns()
+        if own_ns is None or self.task is None:
+            return own_ns
+        return own_ns + self.task.context.time_to_drain_ns()
 
     @abstractmethod
     def time_to_drain_ns(self) -> float | None:

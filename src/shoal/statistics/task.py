@@ -47,6 +47,12 @@ class TaskStatistics:
             raise ValueError(f"stages are '{PREPROCESS}' and '{POSTPROCESS}', not '{kind}'")
         return partial(self.add, kind)
 
+    def mean_ns(self, kind: str) -> float:
+        """How long one of a kind took, on average; 0 if there was none."""
+        with self._lock:
+            counted = self._counts[kind]
+            return counted.ns / max(1, counted.count)
+
     def snapshot(self) -> dict[str, Any]:
         """The counts and total times, as in the statistics of a model."""
         with self._lock:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from shoal.core.response import ParameterValue, Response
 from shoal.core.signature import Signature
 from shoal.core.tensor import Tensor
 from shoal.errors import Internal
-from shoal.statistics.task import TaskStatistics
+from shoal.statistics.task import PREPROCESS, TaskStatistics
 from shoal.statistics.trace import CallSpan
 from shoal.tasks.settings import TaskSettings
 from shoal.tasks.workers import ThreadStage, Work, Workers
@@ -87,6 +87,15 @@ class TaskContext:
         self._workers = workers
         self._statistics = statistics
         self._inbox: LoopInbox | None = None
+        self._before: list[ThreadStage[Any, Any]] = []  # stages before the model
+
+    def waiting(self) -> int:
+        """How many inputs wait for a thread, before the model has them."""
+        return sum([stage.waiting for stage in self._before])
+
+    def time_to_drain_ns(self) -> float:
+        """How long these take, by what inputs have taken so far."""
+        return self.waiting() * self._statistics.mean_ns(PREPROCESS) / self._workers.threads
 
     def stage(
         self, kind: str, work: Work[Item, Result], *, most: int = 1
@@ -96,8 +105,10 @@ class TaskContext:
         `work` gets up to `most` items that wait at the same time and returns the result or the
         error of each. An exception that it raises fails all of them.
         """
-        count = self._statistics.stage(kind)
-        return ThreadStage(self._workers, work, count, most=most)
+        made = ThreadStage(self._workers, work, self._statistics.stage(kind), most=most)
+        if kind == PREPROCESS:
+            self._before.append(made)
+        return made
 
     async def infer(
         self,

@@ -63,10 +63,10 @@ class TaskEndpoint:
         """
         self.name = name
         self.statistics = statistics or TaskStatistics(name)
-        context = TaskContext(model, folder, workers, self.statistics)
-        self.task: Task = (kind or registry.get(name))(context)
+        self.context = TaskContext(model, folder, workers, self.statistics)
+        self.task: Task = (kind or registry.get(name))(self.context)
         try:
-            context.settings.check_all_read()
+            self.context.settings.check_all_read()
         except ConfigError:
             self.task.close()
             raise

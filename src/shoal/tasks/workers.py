@@ -71,6 +71,11 @@ class ThreadStage(Generic[Item, Result]):
             self._workers.start(self._work_off_queue)
         return await outcome
 
+    @property
+    def waiting(self) -> int:
+        """How many items no thread has taken yet."""
+        return len(self._waiting)
+
     def _work_off_queue(self) -> None:
         while True:
             with self._lock:

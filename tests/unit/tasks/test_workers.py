@@ -142,3 +142,20 @@ def test_a_caller_that_goes_away_during_the_work_harms_nobody():
 
     assert asyncio.run(ask()) == 2
     workers.close()
+
+
+def test_how_many_wait(workers):
+    gate = Gate()
+
+    async def ask():
+        stage = ThreadStage(workers, gate.work, lambda *_: None)
+        calls = [asyncio.ensure_future(stage(item)) for item in range(5)]
+        for _ in range(workers.threads):
+            await gate.wait_begun()
+        assert stage.waiting == 3
+        for _ in calls:
+            gate.go.release()
+        assert await asyncio.gather(*calls) == [0, 2, 4, 6, 8]
+        assert stage.waiting == 0
+
+    asyncio.run(ask())
