@@ -5,6 +5,7 @@ VENV ?= .venv
 ARGS ?=
 SECONDS ?= 60
 MINUTES ?= 10
+VARIANT ?= cpu
 SEED ?= $(shell date +%s)
 SERVER_TESTS := tests/server tests/compat tests/tasks tests/attacks tests/backends
 STOPS := tests/server/test_stops.py::test_what_was_received_is_answered
@@ -30,7 +31,7 @@ SPHINX := $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-quick test-modes chaos fuzz coverage check docs layers dashboard chart constraints dist \
-    bench bench-quick accept accept-clients upstream clean
+    image test-image bench bench-quick accept accept-clients upstream clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -82,7 +83,7 @@ coverage: $(VENV)/.installed-dev ## run tests under coverage.py: unit and server
 	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report
 
-check: $(VENV)/.installed-dev $(CHECKOV)/.installed ## ruff, Bandit, mypy --strict, import-linter, GitHub's schemas, the Helm chart, and the documentation builds
+check: $(VENV)/.installed-dev $(CHECKOV)/.installed ## ruff, Bandit, mypy --strict, import-linter, GitHub's schemas, image, Helm chart and compose file, and the documentation builds
 	$(BIN)/ruff check .
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src demo packages tools fuzz
 	$(BIN)/ruff format --check .
@@ -95,6 +96,9 @@ check: $(VENV)/.installed-dev $(CHECKOV)/.installed ## ruff, Bandit, mypy --stri
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/python tools/chart.py --check
 	$(BIN)/python tools/check_chart.py --checkov $(CHECKOV)/bin/checkov
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose/compose.yaml
+	@# There is no wheel of it for every platform.
+	@if [ -x $(BIN)/hadolint ]; then set -x; $(BIN)/hadolint deploy/docker/Dockerfile; else echo "skipped: hadolint"; fi
 	$(SPHINX)
 
 docs: $(VENV)/.installed-docs ## build the documentation into docs/_build
@@ -117,6 +121,13 @@ dist: $(VENV)/.installed-dev ## build sdists and wheels of shoal, shoal-demo and
 	@$(BIN)/python -m build --outdir dist .
 	@$(BIN)/python -m build --outdir dist demo
 	@$(BIN)/python -m build --outdir dist packages/tritonserver
+
+image: ## build the image VARIANT=cpu, gpu or full with docker, podman or buildah (docs/deploy/docker.md)
+	@tools/image.sh $(VARIANT) $(ARGS)
+
+test-image: $(VENV)/.installed-dev ## build images and run them with compose, on a base made here; needs root, installs podman and buildah
+	@tools/image_programs.sh
+	@SHOAL_TEST_IMAGE=yes $(BIN)/python -m pytest --timeout 1800 -rs tests/deploy $(ARGS)
 
 bench: $(VENV)/.installed ## compare Shoal with its peers, side by side; about half an hour (docs/benchmarks.md)
 	@$(BIN)/python -m benchmarks.startup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +29,10 @@ def run(words: Sequence[str], *, program: str = "shoal serve", paths: bool = Tru
     if help_requested(words):
         print(serve_help(program, paths=paths), end="")
         return 0
+    if os.getpid() == 1:
+        # Process 1 of a container ignores signals without a handler: `docker stop` would have no
+        # effect until the server handles them, and kill it later.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     options = arguments.parse(words, paths=paths, defaults=vertex_ai.defaults(os.environ))
     options = with_repositories(options, program, paths=paths)
 
