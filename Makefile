@@ -7,6 +7,7 @@ SECONDS ?= 60
 MINUTES ?= 10
 VARIANT ?= cpu
 SEED ?= $(shell date +%s)
+EXTRAS ?= tasks
 SERVER_TESTS := tests/server tests/compat tests/tasks tests/attacks tests/backends
 STOPS := tests/server/test_stops.py::test_what_was_received_is_answered
 
@@ -128,6 +129,13 @@ image: ## build the image VARIANT=cpu, gpu or full with docker, podman or builda
 test-image: $(VENV)/.installed-dev ## build images and run them with compose, on a base made here; needs root, installs podman and buildah
 	@tools/image_programs.sh
 	@SHOAL_TEST_IMAGE=yes $(BIN)/python -m pytest --timeout 1800 -rs tests/deploy $(ARGS)
+
+pyz: $(VENV)/.installed-dev ## build dist/shoal.pyz, one file with the server and the extras EXTRAS=tasks, for this Python and platform
+	@$(PIP) 'shiv>=1.0'
+	@mkdir -p dist
+	@$(BIN)/shiv --quiet --compressed --extend-pythonpath --console-script shoal --output-file dist/shoal.pyz \
+	    --python "/usr/bin/env $$($(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" '.[$(EXTRAS)]'
+	@ls -lh dist/shoal.pyz
 
 bench: $(VENV)/.installed ## compare Shoal with its peers, side by side; about half an hour (docs/benchmarks.md)
 	@$(BIN)/python -m benchmarks.startup

@@ -117,6 +117,9 @@ class _ConverterMaker:
         if annotation in _TEXTS:
             return _text_loader(annotation)
         origin, arguments = get_origin(annotation), get_args(annotation)
+        if hasattr(annotation, "__value__"):  # `type NDArray[T] = ...`, as in numpy from 2.5 on
+            value = annotation.__value__
+            return self.make(value[arguments] if arguments else value)
         if origin is Annotated:
             return self.make(arguments[0])
         if origin is Literal:

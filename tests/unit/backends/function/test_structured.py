@@ -94,6 +94,18 @@ def test_arrays_are_read():
     assert load(npt.NDArray[np.float32], [[1, 2]]).dtype == np.float32
 
 
+def test_names_of_types():
+    """`type Numbers = list[int]`, which is also how numpy 2.5 defines NDArray."""
+    extensions = pytest.importorskip("typing_extensions")
+    element = extensions.TypeVar("element")
+    numbers = extensions.TypeAliasType("numbers", list[int])
+    some = extensions.TypeAliasType("some", list[element], type_params=(element,))
+    assert load(numbers, [1, 2]) == [1, 2]
+    assert load(some[UserId], [1]) == [1]
+    with pytest.raises(InvalidArgument, match="must be a whole number"):
+        load(some[int], ["a"])
+
+
 @pytest.mark.parametrize(
     ("annotation", "sent", "text"),
     [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import numpy as np
 
 from shoal.core.dtypes import INT32
 from shoal.core.tensor import Tensor
-from shoal.errors import InvalidArgument
+from shoal.errors import InvalidArgument, Unavailable
 from tests.support.fakes import make_request
 from tests.support.traces import by_id
 
@@ -43,6 +44,9 @@ async def serve(world, frontend):
 
 def traces(world):
     """What has been written, in files with numbers if their count was limited."""
+    for frontend in world.frontends:
+        with contextlib.suppress(Unavailable):  # it has ended
+            world.blocking(frontend.trace_settings, "")  # the engine has read what it had sent
     world.engine.tracer.close()
     files = world.trace_file.parent.glob(f"{world.trace_file.name}*")
     return [trace for file in files for trace in by_id(file)]
