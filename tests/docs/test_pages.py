@@ -13,7 +13,7 @@ from pages import ROOT, all_pages, blocks, unmarked_commands, weight
 PAGES = [path.as_posix() for path in all_pages()]
 # The share of blocks that may be skipped with a reason. Most of them need what only a reader has: a
 # bucket, a checkpoint, a GPU.
-NOT_RUN_SHARE = 0.125
+NOT_RUN_SHARE = 0.13
 
 
 def read(page):

@@ -180,7 +180,9 @@ def test_a_header_that_would_fill_the_memory(tmp_path, target):
     raw = info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 16)
     path = tmp_path / "x.tar.gz"
     path.write_bytes(gzip.compress(raw))
-    assert "header of more than 16 MiB" in refusal(path, target)
+    text = refusal(path, target)
+    # Newer versions of Python notice themselves that the file is too short for such a header.
+    assert "header of more than 16 MiB" in text or "damaged (empty header)" in text
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><p>Please log in", b"PK\x03\x04broken"])
