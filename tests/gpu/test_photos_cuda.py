@@ -25,7 +25,6 @@ pytestmark = [
 ]
 
 if torch.cuda.is_available():
-    from shoal.cli import demo
     from shoal.core import dtypes
     from shoal.errors import InvalidArgument
     from shoal.tasks.images.many import SentPhoto, prepare_on_gpu
@@ -50,8 +49,16 @@ def gpu():
 
 
 @pytest.fixture(scope="module")
-def cat():
-    return demo.photo().read_bytes()
+def scene():
+    """Smooth colours, shapes with sharp edges, and some noise: decoders differ as on a photo."""
+    across, down = np.linspace(0, 1, 640), np.linspace(0, 1, 480)[:, None]
+    pixels = np.stack(
+        [200 * across * down, 60 + 120 * down + 0 * across, 220 - 180 * across * down], 2
+    )
+    pixels[100:300, 80:260] = (200, 120, 40)
+    pixels[220:420, 330:560] = (40, 90, 160)
+    pixels += np.random.default_rng(0).integers(-12, 13, (480, 640, 1))
+    return encode(Image.fromarray(pixels.clip(0, 255).astype(np.uint8)), quality=92)
 
 
 def encode(image, kind="JPEG", **options):
@@ -71,27 +78,27 @@ def sent(prepare, *files):
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("crop", ["center", "none"])
-def test_nearly_the_pixels_of_pillow(gpu, cat, tmp_path, interpolation, crop):
+def test_nearly_the_pixels_of_pillow(gpu, scene, tmp_path, interpolation, crop):
     prepare = preparation(tmp_path, interpolation=interpolation, crop=crop)
-    (row,) = prepare_on_gpu(gpu, prepare, sent(prepare, cat))
-    off = np.abs(row.astype(int) - prepare(cat))
+    (row,) = prepare_on_gpu(gpu, prepare, sent(prepare, scene))
+    off = np.abs(row.astype(int) - prepare(scene))
     assert off.mean() < (4 if interpolation == "nearest" else 1.5)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_way_up(gpu, cat, tmp_path, orientation):
+def test_the_way_up(gpu, scene, tmp_path, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encode(Image.open(io.BytesIO(cat)), exif=exif, quality=95)
+    data = encode(Image.open(io.BytesIO(scene)), exif=exif, quality=95)
     prepare = preparation(tmp_path)
     (row,) = prepare_on_gpu(gpu, prepare, sent(prepare, data))
     assert np.abs(row.astype(int) - prepare(data)).mean() < 1.5
 
 
-def test_many_photos_of_many_kinds(gpu, cat, tmp_path):
-    image = Image.open(io.BytesIO(cat))
+def test_many_photos_of_many_kinds(gpu, scene, tmp_path):
+    image = Image.open(io.BytesIO(scene))
     files = [
-        cat,
+        scene,
         encode(image, "PNG"),
         encode(image, progressive=True, quality=95),
         encode(image.convert("L"), quality=95),
@@ -106,34 +113,36 @@ def test_many_photos_of_many_kinds(gpu, cat, tmp_path):
         assert np.abs(row.astype(int) - prepare(data)).mean() < 2
 
 
-def test_grey_models(gpu, cat, tmp_path):
+def test_grey_models(gpu, scene, tmp_path):
     prepare = preparation(tmp_path, (1, 64, 64))
-    (row,) = prepare_on_gpu(gpu, prepare, sent(prepare, cat))
-    assert np.abs(row.astype(int) - prepare(cat)).mean() < 2
+    (row,) = prepare_on_gpu(gpu, prepare, sent(prepare, scene))
+    assert np.abs(row.astype(int) - prepare(scene)).mean() < 2
 
 
-def test_broken_files_get_a_sentence_and_affect_no_other(gpu, cat, tmp_path):
+def test_broken_files_get_a_sentence_and_affect_no_other(gpu, scene, tmp_path):
     prepare = preparation(tmp_path)
-    damaged = cat[:5000] + bytes(200) + cat[5200:]
-    cut = cat[:9000]
-    cut_with_end = cat[:9000] + b"\xff\xd9"
-    outcomes = prepare_on_gpu(gpu, prepare, sent(prepare, cat, cut, b"", cut_with_end, damaged))
+    damaged = scene[:5000] + bytes(200) + scene[5200:]
+    cut = scene[:9000]
+    cut_with_end = scene[:9000] + b"\xff\xd9"
+    outcomes = prepare_on_gpu(gpu, prepare, sent(prepare, scene, cut, b"", cut_with_end, damaged))
     assert isinstance(outcomes[0], np.ndarray)
     assert isinstance(outcomes[1], InvalidArgument)
     assert isinstance(outcomes[2], InvalidArgument)
-    assert np.abs(outcomes[0].astype(int) - prepare(cat)).mean() < 1.5
+    assert np.abs(outcomes[0].astype(int) - prepare(scene)).mean() < 1.5
 
 
-def test_a_model_on_the_gpu_gets_its_photos_from_there(cat, tmp_path):
+def test_workers_decode_on_the_gpu_for_a_model_there(scene, tmp_path):
     class MeanColours(torch.nn.Module):
         def forward(self, image):
             return image.mean(dim=(2, 3))
 
+    # The model itself would decode photos that are resized in another way.
+    task = {"scale": 1, "scores": "as-is", "interpolation": "nearest"}
     folder = tmp_path / "models" / "colours"
     (folder / "1").mkdir(parents=True)
     torch.jit.script(MeanColours()).save(str(folder / "1" / "model.pt"))
     (folder / "config.pbtxt").write_text(CONFIG)
-    (folder / "task.json").write_text(json.dumps({"scale": 1, "scores": "as-is"}))
+    (folder / "task.json").write_text(json.dumps(task))
     (folder / "labels.txt").write_text("red\ngreen\nblue\n")
     red = encode(Image.new("RGB", (300, 200), (200, 30, 40)))
     with running_server(tmp_path / "models") as server:
@@ -144,11 +153,11 @@ def test_a_model_on_the_gpu_gets_its_photos_from_there(cat, tmp_path):
             return server.post("/classify", data, {"Content-Type": "image/jpeg"})
 
         with ThreadPoolExecutor(16) as threads:
-            answers = list(threads.map(ask, [red, cat] * 32))
+            answers = list(threads.map(ask, [red, scene] * 32))
         assert {answer.status for answer in answers} == {200}
         for answer in answers[::2]:
             best = answer.json["images"][0]["labels"][0]
             assert best["label"] == "red"
             assert best["score"] == pytest.approx(200, abs=2)
         assert server.statistics("colours")["task"]["preprocess"]["count"] == 64
-        assert ask(cat[:5000]).status == 400
+        assert ask(scene[:5000]).status == 400
