@@ -119,6 +119,8 @@ class EngineConnection:
         self._template_numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._layouts: dict[int, tuple[Any, ...]] = {}
+        self._after_batches = inbox.after_batches
+        self._counted: dict[tuple[int, str], tuple[int, int]] = {}  # by model and kind
         handlers: dict[str, Callable[..., None]] = {
             "response": self._take_response,
             "layout": self._layouts.__setitem__,
@@ -149,6 +151,8 @@ class EngineConnection:
     def _send(self, kind: str, *body: Any) -> None:
         """Send a message; those of one loop iteration together. Unavailable if the engine is gone,
         or does not read what it is sent."""
+        if self._counted and self._loop_link.here:
+            self._send_counts()  # they were before it
         try:
             self._loop_link.send(kind, *body)
         except ChannelClosed:
@@ -230,6 +234,7 @@ class EngineConnection:
         contents = self.link.pack_buffers([part for one in requests for part in one.message])
         start_ns = requests[0].start_ns
         self._send("photos", model, self._next_hit, len(requests), start_ns, contents)
+        self.link.flush()  # they are all of an iteration
         self._await_results(requests)
 
     def _await_results(self, requests: Sequence[PlannedRequest]) -> None:
@@ -335,8 +340,19 @@ class EngineConnection:
         self.tell("replica", model, report)
 
     def count_task(self, model: int, kind: str, count: int, elapsed_ns: int) -> None:
-        """Count what a model's task did here."""
-        self.tell("task", model, kind, count, elapsed_ns)
+        """Count what a model's task did here; the counts of a loop iteration are sent together."""
+        if not self._loop_link.here:
+            self.tell("task", model, kind, count, elapsed_ns)
+            return
+        if not self._counted:
+            self._after_batches(self._send_counts)
+        counts, total_ns = self._counted.get((model, kind), (0, 0))
+        self._counted[model, kind] = counts + count, total_ns + elapsed_ns
+
+    def _send_counts(self) -> None:
+        counted, self._counted = self._counted, {}
+        for (model, kind), (count, elapsed_ns) in counted.items():
+            self.tell("task", model, kind, count, elapsed_ns)
 
     # ---- from the engine, on the loop
 

@@ -64,21 +64,24 @@ class _Replies:
         """See `BatchReplies`."""
         replies: Any = [request.reply for request in requests]
         layout, contents = responses
-        start, count = 0, len(replies)
-        while start < count:
-            frontend = replies[start].frontend
-            end = start + 1
-            while end < count and replies[end].frontend is frontend:
-                end += 1
+        parts: list[tuple[Frontend, list[int]]] = []  # with their places in the batch
+        last: dict[Frontend, list[int]] = {}
+        copied = sum(layout.sizes) <= INLINE_BYTES  # that takes less time than more messages
+        for place, reply in enumerate(replies):
+            places = last.get(reply.frontend)
+            if places is None or not (copied or places[-1] == place - 1):
+                places = last[reply.frontend] = []
+                parts.append((reply.frontend, places))
+            places.append(place)
+        for frontend, places in parts:
+            numbers = [replies[place].number for place in places]
             part = contents
-            if end - start < count:
+            if len(places) < len(replies):
                 part = [
-                    memoryview(content)[start * size : end * size]
+                    _rows_at(places, content, size)
                     for content, size in zip(contents, layout.sizes, strict=True)
                 ]
-            numbers = [reply.number for reply in replies[start:end]]
             frontend.send_results(layout, numbers, part)
-            start = end
 
     def refuse_all(self, error: QueueRejected, requests: Sequence[PlannedRequest]) -> None:
         """See `BatchReplies`."""
@@ -88,6 +91,15 @@ class _Replies:
             by_frontend.setdefault(reply.frontend, []).append(reply.number)
         for frontend, numbers in by_frontend.items():
             frontend.send_refusals(error, numbers)
+
+
+def _rows_at(places: Sequence[int], content: Buffer, size: int) -> Buffer:
+    """The rows of `size` bytes at some places of a batch, one behind the other."""
+    view = memoryview(content)
+    first, count = places[0], len(places)
+    if places[-1] - first < count:  # there are no others between them
+        return view[first * size : (first + count) * size]
+    return b"".join([view[place * size : (place + 1) * size] for place in places])
 
 
 class KnownTemplate:
