@@ -177,23 +177,27 @@ def photos(asked: argparse.Namespace) -> list[str]:
                 print(text, flush=True)
                 sent = requests(folder, server.http_port, labels)
                 checked.run(server.http_port, CONNECTIONS, 2, sent)
-                before = server.cpu_secs()
+                before, counted = cpu_of_each(server), statistics_of(server)
                 with gpu_busy() as samples:
                     load, wrong = checked.run(
                         *(server.http_port, CONNECTIONS),
                         *(3600 if asked.photos else asked.seconds, sent, asked.photos),
                     )
-                used_us = (server.cpu_secs() - before) / max(1, load.requests) * 1e6
+                used = [now - then for now, then in zip(cpu_of_each(server), before, strict=True)]
+                used_us = sum(used) / max(1, load.requests) * 1e6
                 busy = f"{statistics.mean(samples):.0%}" if samples else ""
                 rates = (
                     f"{load.per_second:,.0f} | {load.p50_us / 1000:.2f} | {load.p99_us / 1000:.2f}"
                 )
                 counts = f"| {ends} | {CONNECTIONS} | {load.requests:,}"
                 lines.append(f"{counts} | {rates} | {used_us:.0f} | {busy} |")
-                print(lines[-1], load.errors or "", wrong[:400], batches(server), flush=True)
+                text = times(counted, statistics_of(server))
+                cores = ", ".join(f"{secs / load.seconds:.2f}" for secs in used if secs)
+                text += f" Cores in use, by process: {cores}."
+                print(lines[-1], load.errors or "", wrong[:400], text, flush=True)
                 if load.errors:
                     notes.append(f"Not answered as expected: {load.errors}")
-                notes.append(batches(server))
+                notes.append(text)
     size = statistics.mean(map(len, files)) / 1000
     title = f"**Photos of {SIZE[0]} x {SIZE[1]}, {size:.0f} KB, ResNet-50 FP16, best 5 labels**"
     return [title, "", *lines, "", *notes, ""]
@@ -213,11 +217,30 @@ def requests(folder: Path, port: int, labels: Mapping[bytes, str]) -> list[tuple
     return sent
 
 
-def batches(server: Server) -> str:
-    """How many photos a batch had."""
+def statistics_of(server: Server) -> dict[str, Any]:
+    """The model's statistics."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     connection.request("GET", "/v2/models/photos/stats")
-    counted = json.loads(connection.getresponse().read())["model_stats"][0]
+    found: dict[str, Any] = json.loads(connection.getresponse().read())["model_stats"][0]
     connection.close()
-    mean = counted["inference_count"] / max(1, counted["execution_count"])
-    return f"Photos in a batch, on average: {mean:.1f}"
+    return found
+
+
+def times(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """How many photos a batch had, and how long one was in the queue and in the model."""
+
+    def ms(kind: str) -> float:
+        one, other = (stats["inference_stats"][kind] for stats in (before, after))
+        return float(other["ns"] - one["ns"]) / max(1, other["count"] - one["count"]) / 1e6
+
+    batches = after["execution_count"] - before["execution_count"]
+    mean = (after["inference_count"] - before["inference_count"]) / max(1, batches)
+    return (
+        f"Photos in a batch, on average: {mean:.1f}. Of a photo's time in the model's process, "
+        f"{ms('queue'):.1f} ms were in its queue and {ms('compute_infer'):.1f} ms in an instance."
+    )
+
+
+def cpu_of_each(server: Server) -> list[float]:
+    """User and system time of each of its processes so far."""
+    return [one.user + one.system for one in (own.cpu_times() for own in server.family())]
