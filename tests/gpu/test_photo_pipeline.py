@@ -12,6 +12,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -24,8 +25,16 @@ pytestmark = [
 ]
 
 if torch.cuda.is_available():
+    from shoal.backends.pytorch.photos.executor import decoder_of
+    from shoal.backends.pytorch.photos.pipeline import PhotoPipeline
+    from shoal.core import dtypes
+    from shoal.tasks.images.gpu_preparation import GpuPreparation
+    from shoal.tasks.images.jpeg import read_frame
+    from shoal.tasks.images.plan import PhotoPlan
+    from shoal.tasks.images.preparation import ImagePreparation
+    from shoal.tasks.settings import TaskSettings
     from shoal.testing.server import running_server
-    from tests.support.photos import LABELS, ON_CPU, ON_GPU, WRONG, encode, photo
+    from tests.support.photos import LABELS, ON_CPU, ON_GPU, WRONG, encode, exif, photo
 
 CONFIG = """
 backend: "pytorch" max_batch_size: 16
@@ -82,6 +91,28 @@ def server(tmp_path_factory):
 
 def classify(server, model, data):
     return server.post(f"/v2/models/{model}/classify", data, {"Content-Type": "image/jpeg"})
+
+
+@pytest.mark.parametrize("values", [{}, {"interpolation": "bicubic", "crop": "none"}])
+def test_rows_are_bit_by_bit_those_of_pillow(tmp_path, values):
+    prepare = ImagePreparation.of(TaskSettings(values, tmp_path), (3, 224, 224), dtypes.FP32)
+    sizes = [(500, 375), (375, 500), (501, 377), (260, 400), (66, 64)]
+    sent = [
+        encode(photo("red", size, noise=100), subsampling=kind)
+        for size in sizes
+        for kind in (0, 1, 2)
+    ]
+    sent += [encode(photo("red", sizes[0], 100), exif=exif(turn)) for turn in range(1, 9)]
+    device = torch.device("cuda", 0)
+    rows = torch.zeros((len(sent), 3, 224, 224), device=device)
+    plan = PhotoPlan("image", "scores", GpuPreparation.of(prepare), "as-is", 3)
+    made = PhotoPipeline(
+        *(plan, lambda rows: rows.mean(dim=(2, 3)), rows),
+        *(decoder_of(device), torch.cuda.Stream(device)),
+    )
+    made.classify(sent, np.array([read_frame(data) for data in sent], np.uint16))
+    for data, row in zip(sent, rows.cpu().numpy(), strict=True):
+        assert (row == prepare(data)).all(), read_frame(data)
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))

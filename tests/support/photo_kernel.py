@@ -42,11 +42,12 @@ def _bilinear(d: np.ndarray) -> np.ndarray:
 
 
 def _bicubic(d: np.ndarray) -> np.ndarray:
-    near = (1.5 * d - 2.5) * d * d + 1
-    return np.where(d < 1, near, np.where(d < 2, ((-0.5 * d + 2.5) * d - 4) * d + 2, 0))
+    near, far = (1.5 * d - 2.5) * d * d + 1, (((d - 5) * d + 8) * d - 4) * -0.5
+    return np.where(d < 1, near, np.where(d < 2, far, 0))
 
 
 _WEIGHTS = {"bilinear": (1, _bilinear), "bicubic": (2, _bicubic)}
+_BITS = 22
 
 
 def prepare_photo(prepare: GpuPreparation, stored: np.ndarray, orientation: int) -> np.ndarray:
@@ -64,31 +65,35 @@ def prepare_placed(prepare: GpuPreparation, pixels: np.ndarray, one: np.void) ->
         + np.arange(one["width"]) * np.int64(one["step_x"])
         + np.arange(one["height"])[:, None] * np.int64(one["step_y"])
     )
-    upright = pixels[at[:, :, None] + np.arange(3)].astype(np.float32)
+    upright = pixels[at[:, :, None] + np.arange(3)].astype(np.int64)
     across = _weights(prepare, prepare.width, one["width"], one["scale_x"], one["left"])
     down = _weights(prepare, prepare.height, one["height"], one["scale_y"], one["top"])
-    lines = _eight_bits(np.einsum("xi,yic->yxc", across, upright))
-    row = _eight_bits(np.einsum("yj,jxc->yxc", down, lines))
+    passes = [(across, "xi,yic->yxc"), (down, "yj,jxc->yxc")]
+    row = upright
+    for weights, axes in reversed(passes) if one["down_first"] else passes:
+        row = _eight_bits(np.einsum(axes, weights, row))
     if prepare.reverse:
         row = row[:, :, ::-1]
+    row = row.astype(np.float32)
     return row * np.array(prepare.factors, np.float32) + np.array(prepare.offsets, np.float32)
 
 
 def _weights(
-    prepare: GpuPreparation, size: int, photo_size: int, scale: np.float32, start: np.float32
+    prepare: GpuPreparation, size: int, photo_size: int, scale: np.float64, start: np.float64
 ) -> np.ndarray:
-    """The weight of each pixel of a photo's line for each pixel of the row's."""
+    """The weight of each pixel of a photo's line for each pixel of the row's, in whole numbers."""
     support, weight = _WEIGHTS[prepare.filter]
-    stretch = max(scale, np.float32(1)) if prepare.antialias else np.float32(1)
-    centers = (np.arange(size, dtype=np.float32)[:, None] + start + np.float32(0.5)) * scale
+    stretch = max(scale, 1.0) if prepare.antialias else 1.0
+    centers = start + (np.arange(size)[:, None] + 0.5) * scale
     first = np.maximum(0, (centers - support * stretch + 0.5).astype(int))
     end = np.minimum(photo_size, (centers + support * stretch + 0.5).astype(int))
     pixels = np.arange(photo_size)[None]
-    weights = weight(np.abs(pixels + np.float32(0.5) - centers) / stretch)
-    weights = np.where((pixels >= first) & (pixels < end), weights, 0).astype(np.float32)
-    total: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
+    weights = weight(np.abs((pixels - centers + 0.5) * (1 / stretch)))
+    weights = np.where((pixels >= first) & (pixels < end), weights, 0)
+    parts = weights / weights.cumsum(axis=1)[:, -1:]  # the sum, one after the other
+    total: np.ndarray = np.trunc(parts * (1 << _BITS) + np.where(parts < 0, -0.5, 0.5)).astype(int)
     return total
 
 
-def _eight_bits(values: np.ndarray) -> np.ndarray:
-    return np.clip(np.floor(values + np.float32(0.5)), 0, 255).astype(np.float32)
+def _eight_bits(sums: np.ndarray) -> np.ndarray:
+    return np.clip((sums + (1 << (_BITS - 1))) >> _BITS, 0, 255)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
+from PIL import __version__ as pillow_version
 
 from shoal.tasks.images.preparation import ImagePreparation
 
 # How a photo is read: pixel (x, y) of the upright photo is at `origin + x * step_x + y * step_y`.
-# Pixel (x, y) of the row lies at ((x + left + 0.5) * scale_x, (y + top + 0.5) * scale_y) in it.
+# Pixel (x, y) of the row lies at (left + (x + 0.5) * scale_x, top + (y + 0.5) * scale_y) in it.
 PLACES = np.dtype(
     [
         ("origin", np.int64),
@@ -24,14 +25,17 @@ PLACES = np.dtype(
         ("step_y", np.int32),
         ("width", np.int32),
         ("height", np.int32),
-        ("scale_x", np.float32),
-        ("scale_y", np.float32),
-        ("left", np.float32),
-        ("top", np.float32),
+        ("left", np.float64),
+        ("top", np.float64),
+        ("scale_x", np.float64),
+        ("scale_y", np.float64),
+        ("down_first", np.int32),  # the mean of columns is computed before that of lines
+        ("unused", np.int32),
     ]
 )
 PIXEL_BYTES = 3
 _FILTERS = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicubic"}
+_DOWN_MAY_BE_FIRST = int(pillow_version.partition(".")[0]) >= 13
 # By EXIF orientation: whether the upright x and y run along the stored width, and backwards.
 _TURNED = np.array([False] * 5 + [True] * 4)
 _MIRRORED_COLUMNS = np.array([0, 0, 1, 1, 0, 0, 0, 1, 1])
@@ -92,9 +96,14 @@ class GpuPreparation:
         out["step_x"] = np.where(turned, down, along)
         out["step_y"] = np.where(turned, along, down)
         out["width"], out["height"] = width, height
-        out["scale_x"], out["scale_y"] = width / resized_width, height / resized_height
-        out["left"] = np.rint((resized_width - self.width) / 2)
-        out["top"] = np.rint((resized_height - self.height) / 2)
+        out["down_first"] = self._goes_down_first(width, height)
+        out["left"], out["scale_x"] = _box(width, resized_width, self.width)
+        out["top"], out["scale_y"] = _box(height, resized_height, self.height)
+
+    def _goes_down_first(self, width: np.ndarray, height: np.ndarray) -> np.ndarray | bool:
+        """Whether Pillow computes the mean of columns before that of lines."""
+        fewer = height - self.height
+        return _DOWN_MAY_BE_FIRST and (fewer > 0) & (fewer > 2 * (width - self.width))
 
     def _resized(self, width: np.ndarray, height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The sizes before the centre crop; see `ImagePreparation`."""
@@ -106,3 +115,11 @@ class GpuPreparation:
             np.where(by_width, across, np.maximum(across, (width * down / height).astype(int))),
             np.where(by_width, np.maximum(down, (height * across / width).astype(int)), down),
         )
+
+
+def _box(length: np.ndarray, resized: np.ndarray, kept: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the centre that is kept of a resized photo begins in the photo, and how many of its
+    pixels become one. Pillow has the ends in single precision."""
+    before = np.rint((resized - kept) / 2)
+    start, end = (np.float32(edge * (length / resized)) for edge in (before, before + kept))
+    return start.astype(np.float64), (end - start).astype(np.float64) / kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,17 +26,30 @@ from shoal.tasks.images.plan import PhotoPlan
 
 logger = logging.getLogger(__name__)
 
-_lock = threading.Lock()  # guards _libraries
-_libraries: dict[int, NvJpeg] = {}  # by GPU; they last as long as the process
+_lock = threading.Lock()  # guards those below, by GPU
+_libraries: dict[int, NvJpeg] = {}  # they last as long as the process
+# Instances share a decoder, which lasts as long as one of them.
+_decoders: weakref.WeakValueDictionary[int, JpegDecoder] = weakref.WeakValueDictionary()
 
 
 def library_of(device: torch.device) -> NvJpeg:
-    """The decoder of a GPU. Raises OSError or RuntimeError if there is none."""
+    """The library for a GPU. Raises OSError or RuntimeError if there is no decoder."""
     index = device.index or 0
     with _lock:
         found = _libraries.get(index)
         if found is None:
             found = _libraries[index] = NvJpeg(torch.device("cuda", index))
+        return found
+
+
+def decoder_of(device: torch.device) -> JpegDecoder:
+    """The decoder of a GPU. Raises as `library_of`, and RuntimeError without memory for it."""
+    library = library_of(device)
+    index = device.index or 0
+    with _lock:
+        found = _decoders.get(index)
+        if found is None:
+            found = _decoders[index] = JpegDecoder(library)
         return found
 
 
@@ -63,7 +77,7 @@ class CudaPhotoExecutor(CudaExecutor, PhotoExecutor):
             kind = TORCH_TYPES[self._input_types[plan.input]]
             rows = self._formatted(torch.zeros(shape, dtype=kind, device=self.device))
             self._photos: PhotoPipeline | None = PhotoPipeline(
-                plan, self._network, rows, JpegDecoder(library_of(self.device)), self._stream
+                plan, self._network, rows, decoder_of(self.device), self._stream
             )
 
     def _network(self, rows: torch.Tensor) -> torch.Tensor:
@@ -92,8 +106,6 @@ class CudaPhotoExecutor(CudaExecutor, PhotoExecutor):
     def close(self) -> None:
         """Release the model, its graphs and their GPU memory."""
         super().close()
-        if self._photos is not None:
-            self._photos.close()
         self._photos = None
 
 

@@ -1,19 +1,21 @@
 """The CUDA kernel that makes rows of a model's input of decoded photos of any size.
 
-It computes what Pillow's `resize` computes: for each pixel a weighted mean across, rounded to eight
-bits, then one down, rounded again. So rows differ from Pillow's by at most one of a pixel's 256
-values, and rarely; the tests have the same arithmetic in numpy.
+It computes what Pillow's `resize` computes, bit by bit: for each pixel a weighted mean in one
+direction, rounded to eight bits, then one in the other. Weights are computed in double precision
+and applied as whole numbers. The tests have the same arithmetic in numpy.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from shoal.tasks.images.gpu_preparation import GpuPreparation
 
-_BLOCK = (32, 8, 1)
+_COLUMNS, _LINES = 32, 8  # of a block of threads
+_EXACT = ["--fmad=false"]  # a sum of products is rounded twice, as on the CPU
 # By type of the row: the type in C, and how a float is stored.
 _STORES = {
     torch.float32: ("float", "*at = value;"),
@@ -24,63 +26,97 @@ _STORES = {
     ),
 }
 _WEIGHTS = {
-    "bilinear": (1, "return d < 1.f ? 1.f - d : 0.f;"),
-    "bicubic": (2, "return d < 1.f ? NEAR : d < 2.f ? FAR : 0.f;"),
+    "bilinear": (1, "return d < 1. ? 1. - d : 0.;"),
+    "bicubic": (2, "return d < 1. ? NEAR : d < 2. ? FAR : 0.;"),
 }
 _CUBES = {
-    "NEAR": "((1.5f * d - 2.5f) * d * d + 1.f)",
-    "FAR": "(((-.5f * d + 2.5f) * d - 4.f) * d + 2.f)",
+    "NEAR": "((1.5 * d - 2.5) * d * d + 1.)",
+    "FAR": "((((d - 5.) * d + 8.) * d - 4.) * -.5)",
 }
 # The fields of `PLACES`; the text in capitals is defined for each model.
 _SOURCE = r"""
 struct Place {
     long long origin;
     int step_x, step_y, width, height;
-    float scale_x, scale_y, left, top;
+    double left, top, scale_x, scale_y;
+    int down_first, unused;
 };
-__device__ float weight(float d) { d = fabsf(d); WEIGHT }
-__device__ float eight_bits(float value) { return fminf(fmaxf(floorf(value + .5f), 0.f), 255.f); }
+// The pixels of a photo's line that one pixel of the row is a mean of.
+struct Window {
+    int first, count;
+    double center, shrink, sum;
+    int cached[CACHED];
+};
+__device__ double weight(const Window& window, int index) {
+    const double d = fabs((index + window.first - window.center + .5) * window.shrink);
+    WEIGHT
+}
+__device__ int whole_weight(const Window& window, int index) {
+    const double part = weight(window, index) / window.sum;
+    return (int)(part * (1 << BITS) + (part < 0. ? -.5 : .5));
+}
+__device__ void fill(Window& window, int index, double start, double scale, int length) {
+    const double stretch = ANTIALIAS ? fmax(scale, 1.) : 1., support = SUPPORT * stretch;
+    window.center = start + (index + .5) * scale;
+    window.shrink = 1. / stretch;
+    window.first = max(0, (int)(window.center - support + .5));
+    window.count = min(length, (int)(window.center + support + .5)) - window.first;
+    window.sum = 0.;
+    for (int i = 0; i < window.count; i++) window.sum += weight(window, i);
+    for (int i = 0; i < min(window.count, CACHED); i++) window.cached[i] = whole_weight(window, i);
+}
+__device__ int applied(const Window& window, int index) {
+    return index < CACHED ? window.cached[index] : whole_weight(window, index);
+}
+__device__ int eight_bits(int sum) { return min(max(sum >> BITS, 0), 255); }
 __device__ void store(ELEMENT* at, float value) { STORE }
 
 extern "C" __global__ void prepare_photos(
     const unsigned char* pixels, const Place* places, ELEMENT* rows,
     int row, int channel, int line, int column
 ) {
-    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
-    if (x >= WIDTH || y >= HEIGHT) return;
+    __shared__ Window across[COLUMNS], down[LINES];
     const Place place = places[blockIdx.z];
-    const unsigned char* photo = pixels + place.origin;
-    const float stretch_x = ANTIALIAS ? fmaxf(place.scale_x, 1.f) : 1.f;
-    const float stretch_y = ANTIALIAS ? fmaxf(place.scale_y, 1.f) : 1.f;
-    const float center_x = (x + place.left + .5f) * place.scale_x;
-    const float center_y = (y + place.top + .5f) * place.scale_y;
-    const int first_x = max(0, (int)(center_x - SUPPORT * stretch_x + .5f));
-    const int first_y = max(0, (int)(center_y - SUPPORT * stretch_y + .5f));
-    const int end_x = min(place.width, (int)(center_x + SUPPORT * stretch_x + .5f));
-    const int end_y = min(place.height, (int)(center_y + SUPPORT * stretch_y + .5f));
-    float sum_x = 0.f, sum_y = 0.f;
-    for (int i = first_x; i < end_x; i++) sum_x += weight((i + .5f - center_x) / stretch_x);
-    float red = 0.f, green = 0.f, blue = 0.f;
-    for (int j = first_y; j < end_y; j++) {
-        const float down = weight((j + .5f - center_y) / stretch_y);
-        const unsigned char* p = photo + (long long)j * place.step_y
-            + (long long)first_x * place.step_x;
-        float r = 0.f, g = 0.f, b = 0.f;
-        for (int i = first_x; i < end_x; i++, p += place.step_x) {
-            const float across = weight((i + .5f - center_x) / stretch_x);
-            r += across * p[0]; g += across * p[1]; b += across * p[2];
+    if (!place.width) return;
+    const int thread = threadIdx.y * COLUMNS + threadIdx.x;
+    const int first_x = blockIdx.x * COLUMNS, first_y = blockIdx.y * LINES;
+    if (thread < COLUMNS)
+        fill(across[thread], first_x + thread, place.left, place.scale_x, place.width);
+    else if (thread < COLUMNS + LINES)
+        fill(down[thread - COLUMNS], first_y + thread - COLUMNS, place.top, place.scale_y,
+             place.height);
+    __syncthreads();
+    const int x = first_x + threadIdx.x, y = first_y + threadIdx.y;
+    if (x >= WIDTH || y >= HEIGHT) return;
+    const Window& of_x = across[threadIdx.x];
+    const Window& of_y = down[threadIdx.y];
+    const Window& inner = place.down_first ? of_y : of_x;
+    const Window& outer = place.down_first ? of_x : of_y;
+    const int inner_step = place.down_first ? place.step_y : place.step_x;
+    const int outer_step = place.down_first ? place.step_x : place.step_y;
+    const int half = 1 << (BITS - 1);
+    int red = half, green = half, blue = half;
+    for (int j = 0; j < outer.count; j++) {
+        const unsigned char* p = pixels + place.origin
+            + (long long)(outer.first + j) * outer_step + (long long)inner.first * inner_step;
+        int r = half, g = half, b = half;
+        for (int i = 0; i < inner.count; i++, p += inner_step) {
+            const int part = applied(inner, i);
+            r += part * p[0]; g += part * p[1]; b += part * p[2];
         }
-        sum_y += down;
-        red += down * eight_bits(r / sum_x);
-        green += down * eight_bits(g / sum_x);
-        blue += down * eight_bits(b / sum_x);
+        const int part = applied(outer, j);
+        red += part * eight_bits(r);
+        green += part * eight_bits(g);
+        blue += part * eight_bits(b);
     }
     ELEMENT* at = rows + (long long)blockIdx.z * row + (long long)y * line + (long long)x * column;
-    store(at + RED * channel, eight_bits(red / sum_y) * FACTOR_RED + OFFSET_RED);
-    store(at + channel, eight_bits(green / sum_y) * FACTOR_GREEN + OFFSET_GREEN);
-    store(at + BLUE * channel, eight_bits(blue / sum_y) * FACTOR_BLUE + OFFSET_BLUE);
+    store(at + RED * channel, eight_bits(red) * FACTOR_RED + OFFSET_RED);
+    store(at + channel, eight_bits(green) * FACTOR_GREEN + OFFSET_GREEN);
+    store(at + BLUE * channel, eight_bits(blue) * FACTOR_BLUE + OFFSET_BLUE);
 }
 """
+_WEIGHT_BITS = 22  # as in Pillow
+_CACHED_WEIGHTS = 24  # of a window; those of photos that are much larger are computed again
 
 
 class PhotoKernel:
@@ -94,7 +130,9 @@ class PhotoKernel:
             raise RuntimeError(
                 f"PyTorch {torch.__version__} cannot compile kernels; install 2.9 or newer"
             ) from None
-        self._launch: Any = compile_kernel(source(prepare, dtype), "prepare_photos")
+        self._launch: Any = compile_kernel(
+            source(prepare, dtype), "prepare_photos", nvcc_options=_EXACT
+        )
         self._prepare = prepare
 
     def __call__(
@@ -102,18 +140,16 @@ class PhotoKernel:
         pixels: torch.Tensor,
         places: torch.Tensor,
         rows: torch.Tensor,
-        count: int,
         stream: Any,
     ) -> None:
-        """Fill the first `count` rows, which have the model's dims, on `stream`."""
+        """Fill the rows, which have the model's dims, of photos with some width, on `stream`."""
         prepare = self._prepare
         strides = rows.stride()
         if not prepare.channels_first:  # to row, channel, line, column
             strides = (strides[0], strides[3], strides[1], strides[2])
-        columns, lines, _ = _BLOCK
-        grid = (-(-prepare.width // columns), -(-prepare.height // lines), count)
+        grid = (-(-prepare.width // _COLUMNS), -(-prepare.height // _LINES), len(rows))
         arguments = [pixels, places, rows, *strides]
-        self._launch(grid=grid, block=_BLOCK, args=arguments, stream=stream)
+        self._launch(grid=grid, block=(_COLUMNS, _LINES, 1), args=arguments, stream=stream)
 
 
 def source(prepare: GpuPreparation, dtype: torch.dtype) -> str:
@@ -126,7 +162,11 @@ def source(prepare: GpuPreparation, dtype: torch.dtype) -> str:
         "ELEMENT": element,
         "STORE": store,
         "WEIGHT": weight,
-        "SUPPORT": f"{support}.f",
+        "SUPPORT": f"{support}.",
+        "BITS": _WEIGHT_BITS,
+        "CACHED": _CACHED_WEIGHTS,
+        "COLUMNS": _COLUMNS,
+        "LINES": _LINES,
         "ANTIALIAS": int(prepare.antialias),
         "WIDTH": prepare.width,
         "HEIGHT": prepare.height,
@@ -140,4 +180,4 @@ def source(prepare: GpuPreparation, dtype: torch.dtype) -> str:
 
 
 def _literal(value: float) -> str:
-    return f"({value:.9e}f)"
+    return f"({np.float32(value):.9e}f)"

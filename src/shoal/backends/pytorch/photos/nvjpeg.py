@@ -2,15 +2,19 @@
 
     JPEGs in memory --decode: all engines at once--> planes in the GPU's memory
 
-A GPU has engines that decode JPEGs, beside its processors. A call uses all of them, so calls run
-one after the other: at the same time they take a fifth more of the CPU's time, for no more photos.
+A GPU has engines that decode JPEGs, beside its processors. A call uses all of them, and a core of
+the CPU, so calls run one after the other: at the same time they take more CPU time, for no more
+photos. Two states are enough for that: while the GPU ends one batch, the next one is begun. Each
+has streams of its own, which use up the queues of the GPU, so all instances share them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import queue
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+_STATES = 2
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE
 _PLANES = 1  # NVJPEG_OUTPUT_YUV: the planes as they are stored
 _NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so")
@@ -55,13 +60,12 @@ class JpegError(Exception):
 
 
 class NvJpeg:
-    """The library, with the decoder of one GPU. Any thread may use it."""
+    """The library, for one GPU that has a decoder. Any thread may use it."""
 
     def __init__(self, device: torch.device) -> None:
         """Raises OSError if it is not installed, RuntimeError if the GPU has no such decoder."""
         self.calls, self.path = _load()
         self.device = device
-        self.lock = threading.Lock()  # held while a batch is decoded
         self.handle = _pointer()
         with torch.cuda.device(device):
             self.check("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self.handle))
@@ -73,17 +77,37 @@ class NvJpeg:
             raise RuntimeError(_text(name, status))
 
 
+class _State:
+    """What the library needs to decode one batch."""
+
+    def __init__(self, library: NvJpeg) -> None:
+        self.pointer = _pointer()
+        self.photos = 0  # of the batches that it is prepared for
+        self._library = library
+        library.check("nvjpegJpegStateCreate", library.handle, ctypes.byref(self.pointer))
+        weakref.finalize(self, library.calls.nvjpegJpegStateDestroy, self.pointer).atexit = False
+
+    def begin(self, photos: int) -> None:
+        """Prepare for batches of that size."""
+        if photos != self.photos:
+            self.photos = 0
+            settings = (photos, 1, _PLANES)
+            library = self._library
+            library.check("nvjpegDecodeBatchedInitialize", library.handle, self.pointer, *settings)
+            self.photos = photos
+
+
 class JpegDecoder:
-    """Decodes batches of JPEGs, one after the other. One thread at a time."""
+    """Decodes batches of JPEGs. Any thread may use it."""
 
     def __init__(self, library: NvJpeg) -> None:
         """Raises RuntimeError if there is no memory for it."""
         self._library = library
-        self._state = _pointer()
-        self._batch = 0
+        self._free: queue.SimpleQueue[_State] = queue.SimpleQueue()
+        self._calling = threading.Lock()  # held while the library is called
         with torch.cuda.device(library.device):
-            self._bound: Any = torch.cuda.Event()
-            library.check("nvjpegJpegStateCreate", library.handle, ctypes.byref(self._state))
+            for _ in range(_STATES):
+                self._free.put(_State(library))
 
     def decode(
         self,
@@ -101,36 +125,22 @@ class JpegDecoder:
         for index, name in enumerate(("luma", "blue", "red")):
             images[:, index] = planes[name] + memory
             images[:, _PITCHES + index] = planes["chroma_pitch" if index else "luma_pitch"]
-        with self._library.lock:
+        state = self._free.get()
+        try:
             # The library fails on a thread that has not used the GPU before. This uses it.
-            self._bound.record(stream)
-            if count != self._batch:
-                self._begin(count)
-            status = self._library.calls.nvjpegDecodeBatched(
-                self._library.handle,
-                self._state,
-                addresses.ctypes.data,
-                sizes.ctypes.data,
-                images.ctypes.data,
-                stream.cuda_stream,
-            )
+            torch.cuda.Event().record(stream)
+            state.begin(count)
+            arrays = addresses.ctypes.data, sizes.ctypes.data, images.ctypes.data
+            decode, handle = self._library.calls.nvjpegDecodeBatched, self._library.handle
+            with self._calling:
+                status = decode(handle, state.pointer, *arrays, stream.cuda_stream)
             stream.synchronize()
+            if status:
+                state.photos = 0  # begin anew
+        finally:
+            self._free.put(state)
         if status:
-            self._batch = 0  # begin anew
             raise JpegError(_text("nvjpegDecodeBatched", status))
-
-    def _begin(self, count: int) -> None:
-        """Prepare for batches of that size."""
-        self._batch = 0
-        handle, settings = self._library.handle, (count, 1, _PLANES)
-        self._library.check("nvjpegDecodeBatchedInitialize", handle, self._state, *settings)
-        self._batch = count
-
-    def close(self) -> None:
-        """Release its memory."""
-        if self._state:
-            self._library.calls.nvjpegJpegStateDestroy(self._state)
-            self._state = _pointer()
 
 
 def _text(name: str, status: int) -> str:

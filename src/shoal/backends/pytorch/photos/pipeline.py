@@ -1,15 +1,17 @@
 """Classifies batches of photos on one stream of a GPU.
 
-    decode --> pixels --> rows --> the graph of that size: network, scores, labels --> one copy
+    decode --> the graph of that size: pixels --> rows --> network, scores, labels --> one copy
 
 The graphs are captured when an instance is created. Each belongs to a number of rows; the rows of a
-larger graph that a batch does not fill are computed and ignored.
+larger graph that a batch does not fill are computed and ignored. Everything after decoding is one
+launch: each call of CUDA's from Python releases the GIL, and may wait long to get it back.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from shoal.backends.pytorch.graphs import captured
 from shoal.backends.pytorch.library import clean_message
 from shoal.backends.pytorch.photos.kernel import PhotoKernel
 from shoal.backends.pytorch.photos.nvjpeg import JpegDecoder, JpegError
-from shoal.backends.pytorch.photos.planes import PLANES, PlaneKernel, lay_out, plane_bytes
+from shoal.backends.pytorch.photos.planes import PLANES, PlaneKernel, lay_out
 from shoal.core.photos import NOT_FINITE, UNREADABLE
 from shoal.core.tensor import Buffer
 from shoal.tasks.images.gpu_preparation import PIXEL_BYTES, PLACES
@@ -55,9 +57,8 @@ class PhotoPipeline:
         self._rows = rows
         self._decoder = decoder
         self._stream = stream
-        # What comes before the network is short, and must not wait for those of other instances.
-        self._first_stream: Any = torch.cuda.Stream(device, priority=-1)
-        self._prepared: Any = torch.cuda.Event()
+        # It must not wait for networks of other instances.
+        self._decoding: Any = torch.cuda.Stream(device, priority=-1)
         self._done: Any = torch.cuda.Event(blocking=True)
         self._convert = PlaneKernel()
         self._kernel = PhotoKernel(plan.prepare, rows.dtype)
@@ -68,7 +69,7 @@ class PhotoPipeline:
         self._host_labels = torch.zeros(
             (len(rows), 2 * plan.labels), dtype=torch.int32, pin_memory=True
         )
-        self._graphs: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._graphs: dict[int, Any] = {}  # by size
         self._capture()
 
     @property
@@ -81,9 +82,8 @@ class PhotoPipeline:
         """Capture the graphs, the largest first; without them, batches run operator by operator."""
         pool = None
         for size in reversed(graph_sizes(len(self._rows))):
-            rows = self._rows[:size]
             try:
-                graph, labels = self._captured(rows, pool)
+                graph = captured(partial(self._classify_decoded, size), self._stream, pool)
             except Exception as error:  # noqa: BLE001 - what a network or CUDA raises
                 logger.warning(
                     "photos are classified without CUDA graphs, which is slower: %s",
@@ -92,24 +92,20 @@ class PhotoPipeline:
                 self._graphs.clear()
                 return
             pool = graph.pool()
-            self._graphs[size] = graph, labels
+            self._graphs[size] = graph
 
-    def _captured(self, rows: torch.Tensor, pool: Any) -> tuple[Any, torch.Tensor]:
-        """The graph for `rows`, and where it writes the labels."""
-        labels: list[torch.Tensor] = []
+    def _prepare(self, count: int) -> None:
+        """Fill the rows of those of the first photos that have been decoded."""
+        planes, places = self._planes.upload(count), self._places.upload(count)
+        self._convert(self._plane_memory, planes, self._pixels, self._stream)
+        self._kernel(self._pixels, places, self._rows[:count], self._stream)
 
-        def run() -> None:
-            labels[:] = [self._labels(rows)]
-
-        graph = captured(run, self._stream, pool)
-        return graph, labels[0]
-
-    def close(self) -> None:
-        """Release the decoder."""
-        self._decoder.close()
-
-    def _labels(self, rows: torch.Tensor) -> torch.Tensor:
-        return best_labels(self._network(rows), self._plan.scores, self._plan.labels)
+    def _classify_decoded(self, count: int) -> None:
+        """Everything after decoding, up to the labels in the CPU's memory."""
+        self._prepare(count)
+        output = self._network(self._rows[:count])
+        labels = best_labels(output, self._plan.scores, self._plan.labels)
+        self._host_labels[:count].copy_(labels, non_blocking=True)
 
     def classify(
         self, photos: Sequence[Buffer], frames: np.ndarray
@@ -120,18 +116,16 @@ class PhotoPipeline:
         addresses = np.array([a.__array_interface__["data"][0] for a in arrays], np.uint64)
         sizes = np.array([len(array) for array in arrays], np.uint64)
         unreadable = np.zeros(count, bool)
-        for start, end in parts(*plane_bytes(frames), _PLANES_BYTES, _PIXELS_BYTES):
-            if start:
-                self._first_stream.synchronize()  # the last part has been read
-            part = slice(start, end)
-            lay_out(frames[part], self._planes.array[part])
-            with torch.cuda.stream(self._first_stream):
-                self._decode(addresses[part], sizes[part], part, unreadable[part])
-                self._prepare(part, frames[part])
-        self._prepared.record(self._first_stream)
-        self._stream.wait_event(self._prepared)
-        labels = self._run(count)
-        self._host_labels[:count].copy_(labels, non_blocking=True)
+        planes, places = self._planes.array, self._places.array
+        ends = lay_out(frames, planes[:count])
+        self._plan.prepare.place(frames, planes["pixels"][:count], places[:count])
+        planes["width"][count:] = places["width"][count:] = 0
+        found_parts = parts(*ends, _PLANES_BYTES, _PIXELS_BYTES)
+        if len(found_parts) == 1:
+            self._decode(addresses, sizes, slice(count), unreadable)
+        else:
+            self._decode_in_parts(found_parts, addresses, sizes, unreadable)
+        self._run(count)
         self._done.record(self._stream)
         self._done.synchronize()
         found = self._host_labels[:count].numpy()
@@ -145,36 +139,50 @@ class PhotoPipeline:
         """Decode photos to their planes, and mark those that are unreadable."""
         planes, memory = self._planes.array[part], self._plane_memory.data_ptr()
         try:
-            self._decoder.decode(addresses, sizes, planes, memory, self._first_stream)
+            self._decoder.decode(addresses, sizes, planes, memory, self._decoding)
         except JpegError as error:
             logger.debug("the GPU cannot decode a batch of %d photos: %s", len(sizes), error)
             for index in range(len(sizes)):  # only the invalid one fails
                 one = slice(index, index + 1)
                 try:
                     self._decoder.decode(
-                        addresses[one], sizes[one], planes[one], memory, self._first_stream
+                        addresses[one], sizes[one], planes[one], memory, self._decoding
                     )
                 except JpegError:
                     unreadable[index] = True
 
-    def _prepare(self, part: slice, frames: np.ndarray) -> None:
-        """Fill the rows of a part."""
-        planes = self._planes.array[part]
-        self._plan.prepare.place(frames, planes["pixels"], self._places.array[part])
-        size = planes["width"].max(), planes["height"].max()
-        stream = self._first_stream
-        self._convert(self._plane_memory, self._planes.upload(part), self._pixels, size, stream)
-        places = self._places.upload(part)
-        self._kernel(self._pixels, places, self._rows[part], len(frames), stream)
+    def _decode_in_parts(
+        self,
+        found_parts: Sequence[tuple[int, int]],
+        addresses: np.ndarray,
+        sizes: np.ndarray,
+        unreadable: np.ndarray,
+    ) -> None:
+        """Decode photos that do not fit into the memory at once, and fill the rows of all but the
+        last part."""
+        count = len(sizes)
+        planes, places = self._planes.array[:count], self._places.array[:count]
+        all_planes, all_places = planes.copy(), places.copy()
+        for start, end in found_parts:
+            if start:
+                self._prepare(count)
+                self._stream.synchronize()  # before its memory is used again
+            part = slice(start, end)
+            planes["width"] = places["width"] = 0  # the others are left out
+            planes[part], places[part] = all_planes[part], all_places[part]
+            for name in ("luma", "blue", "red"):
+                planes[name][part] -= all_planes["luma"][start]
+            for table, name in ((planes, "pixels"), (places, "origin")):
+                table[name][part] -= all_planes["pixels"][start]
+            self._decode(addresses[part], sizes[part], part, unreadable[part])
 
-    def _run(self, count: int) -> torch.Tensor:
-        """Start the network; the labels of each photo, on the GPU."""
+    def _run(self, count: int) -> None:
+        """Start what comes after decoding."""
         size = next((size for size in sorted(self._graphs) if size >= count), None)
         if size is None:
-            return self._labels(self._rows[:count])
-        graph, labels = self._graphs[size]
-        graph.replay()
-        return labels[:count]
+            self._classify_decoded(count)
+        else:
+            self._graphs[size].replay()
 
 
 def best_labels(output: torch.Tensor, scores: str, labels: int) -> torch.Tensor:
@@ -211,20 +219,22 @@ def graph_sizes(most: int) -> list[int]:
 
 
 def parts(
-    planes: np.ndarray, pixels: np.ndarray, most_planes: int, most_pixels: int
+    plane_ends: np.ndarray, pixel_ends: np.ndarray, most_planes: int, most_pixels: int
 ) -> list[tuple[int, int]]:
     """Divide photos, in their order, so that the planes and pixels of each part fit into the memory
     for them; those of one photo do."""
+    count = len(plane_ends)
+    if plane_ends[-1] <= most_planes and pixel_ends[-1] <= most_pixels:  # nearly always
+        return [(0, count)]
     found: list[tuple[int, int]] = []
-    start, used_planes, used_pixels = 0, 0, 0
-    for index, (own_planes, own_pixels) in enumerate(
-        zip(planes.tolist(), pixels.tolist(), strict=True)
-    ):
-        used_planes, used_pixels = used_planes + own_planes, used_pixels + own_pixels
-        if (used_planes > most_planes or used_pixels > most_pixels) and index > start:
+    start, planes_before, pixels_before = 0, 0, 0
+    for index in range(1, count):
+        too_many_planes = plane_ends[index] - planes_before > most_planes
+        if too_many_planes or pixel_ends[index] - pixels_before > most_pixels:
             found.append((start, index))
-            start, used_planes, used_pixels = index, own_planes, own_pixels
-    found.append((start, len(planes)))
+            start = index
+            planes_before, pixels_before = plane_ends[index - 1], pixel_ends[index - 1]
+    found.append((start, count))
     return found
 
 
@@ -237,6 +247,6 @@ class _Table:
         self._device = torch.zeros(shape, dtype=torch.uint8, device=device)
         self.array: np.ndarray = self._host.numpy().view(dtype)[:, 0]
 
-    def upload(self, part: slice) -> torch.Tensor:
-        """Start to copy some entries to the GPU, on the current stream; returns them there."""
-        return self._device[part].copy_(self._host[part], non_blocking=True)
+    def upload(self, count: int) -> torch.Tensor:
+        """Start to copy the first entries to the GPU, on the current stream; returns them there."""
+        return self._device[:count].copy_(self._host[:count], non_blocking=True)

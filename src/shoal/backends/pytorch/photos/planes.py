@@ -37,6 +37,7 @@ PLANES = np.dtype(
 )
 _PITCH, _LINES = 32, 16  # planes are multiples of these
 _BLOCK = (64, 4, 1)
+_BLOCKS = (8, 16)  # of a photo, whose threads convert more than one pixel of a large one
 _SOURCE = (
     r"""
 struct Planes {
@@ -59,14 +60,10 @@ __device__ int upsampled(const unsigned char* plane, const Planes& p, int x, int
 }
 __device__ unsigned char eight_bits(int value) { return min(max(value, 0), 255); }
 
-extern "C" __global__ void convert_planes(
-    const unsigned char* planes, const Planes* all, unsigned char* pixels
+__device__ void convert(
+    const unsigned char* planes, const Planes& p, int x, int y, unsigned char* at
 ) {
-    const Planes& p = all[blockIdx.z];
-    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
-    if (x >= p.width || y >= p.height) return;
     const int luma = planes[p.luma + (long long)y * p.luma_pitch + x];
-    unsigned char* at = pixels + p.pixels + ((long long)y * p.width + x) * 3;
     if (p.sampling == GREY) {
         at[0] = at[1] = at[2] = luma;
         return;
@@ -76,6 +73,16 @@ extern "C" __global__ void convert_planes(
     at[0] = eight_bits(luma + ((91881 * red + 32768) >> 16));
     at[1] = eight_bits(luma + ((-22554 * blue - 46802 * red + 32768) >> 16));
     at[2] = eight_bits(luma + ((116130 * blue + 32768) >> 16));
+}
+extern "C" __global__ void convert_planes(
+    const unsigned char* planes, const Planes* all, unsigned char* pixels
+) {
+    const Planes p = all[blockIdx.z];
+    const int columns = gridDim.x * blockDim.x, lines = gridDim.y * blockDim.y;
+    const int first_x = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int y = blockIdx.y * blockDim.y + threadIdx.y; y < p.height; y += lines)
+        for (int x = first_x; x < p.width; x += columns)
+            convert(planes, p, x, y, pixels + p.pixels + ((long long)y * p.width + x) * 3);
 }
 """.replace("HALVED", str(COLOURS_HALVED))
     .replace("NARROW", str(COLOURS_NARROW))
@@ -91,52 +98,30 @@ class PlaneKernel:
         self._launch: Any = torch.cuda._compile_kernel(_SOURCE, "convert_planes")
 
     def __call__(
-        self,
-        memory: torch.Tensor,
-        planes: torch.Tensor,
-        pixels: torch.Tensor,
-        size: Any,
-        stream: Any,
+        self, memory: torch.Tensor, planes: torch.Tensor, pixels: torch.Tensor, stream: Any
     ) -> None:
-        """Convert photos of at most this width and height, on `stream`."""
-        columns, lines, _ = _BLOCK
-        grid = (-(-int(size[0]) // columns), -(-int(size[1]) // lines), len(planes))
+        """Convert photos, except those without width, on `stream`."""
+        grid = (*_BLOCKS, len(planes))
         self._launch(grid=grid, block=_BLOCK, args=[memory, planes, pixels], stream=stream)
 
 
-def plane_bytes(frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of the planes, and of the pixels, of each photo."""
-    sides = frames.astype(np.int64)
-    luma, chroma = _sizes(sides)
-    return luma.prod(1) + 2 * chroma.prod(1), sides[:, 0] * sides[:, 1] * PIXEL_BYTES
-
-
-def lay_out(frames: np.ndarray, out: np.ndarray) -> None:
-    """Fill `out` (PLANES) for photos that lie one behind the other, in both memories."""
-    sides = frames.astype(np.int64)
-    luma, chroma = _sizes(sides)
-    planes, pixels = plane_bytes(frames)
-    starts = np.cumsum(planes) - planes
-    out["luma"] = starts
-    out["blue"] = starts + luma.prod(1)
-    out["red"] = out["blue"] + chroma.prod(1)
-    out["pixels"] = np.cumsum(pixels) - pixels
-    out["width"], out["height"] = sides[:, 0], sides[:, 1]
-    out["luma_pitch"], out["chroma_pitch"] = luma[:, 0], chroma[:, 0]
-    out["sampling"] = sides[:, 3]
-    used = _chroma(sides)
-    out["chroma_width"], out["chroma_height"] = used[:, 0], used[:, 1]
-
-
-def _chroma(sides: np.ndarray) -> np.ndarray:
-    """Width and height of the colour planes."""
-    sampling = sides[:, 3]
-    narrow = (sampling == COLOURS_NARROW) | (sampling == COLOURS_HALVED)
-    low = sampling == COLOURS_HALVED
-    return np.stack([(sides[:, 0] + narrow) >> narrow, (sides[:, 1] + low) >> low], 1)
-
-
-def _sizes(sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pitch and lines of the planes, as they are allocated."""
-    units = np.array([_PITCH, _LINES])
-    return -(-sides[:, :2] // units) * units, -(-_chroma(sides) // units) * units
+def lay_out(frames: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fill `out` (PLANES) for photos that lie one behind the other, in both memories; returns where
+    their planes and their pixels end."""
+    width, height, _, sampling = frames.astype(np.int64).T
+    narrow = (sampling >= COLOURS_NARROW).astype(np.int64)
+    low = (sampling == COLOURS_HALVED).astype(np.int64)
+    chroma_width, chroma_height = (width + narrow) >> narrow, (height + low) >> low
+    luma_pitch, chroma_pitch = -(-width // _PITCH) * _PITCH, -(-chroma_width // _PITCH) * _PITCH
+    luma = luma_pitch * (-(-height // _LINES) * _LINES)
+    chroma = chroma_pitch * (-(-chroma_height // _LINES) * _LINES)
+    planes, pixels = luma + 2 * chroma, width * height * PIXEL_BYTES
+    plane_ends, pixel_ends = np.cumsum(planes), np.cumsum(pixels)
+    starts = plane_ends - planes
+    out["luma"], out["blue"] = starts, starts + luma
+    out["red"] = starts + luma + chroma
+    out["pixels"] = pixel_ends - pixels
+    out["width"], out["height"], out["sampling"] = width, height, sampling
+    out["luma_pitch"], out["chroma_pitch"] = luma_pitch, chroma_pitch
+    out["chroma_width"], out["chroma_height"] = chroma_width, chroma_height
+    return plane_ends, pixel_ends
