@@ -220,7 +220,7 @@ class Execution:
         template = shared_template(batch)
         last = self._last_bound
         if last is not None and last[0] is template and last[1] is executor and last[2] == count:
-            run, layout = last[3:]
+            _, _, _, run, layout = last
         else:
             bound = self._bound.get((executor, template, count))
             if template is None or bound is None:

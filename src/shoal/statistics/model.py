@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import sub
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from shoal.core.request import Request
@@ -251,7 +252,7 @@ class ModelStatistics:
         # Executions of one request, to be counted several at a time, and before anything is read:
         # with many models, what is counted is in no cache of the processor. Start, queued, the
         # request's rows, those of the execution, moments and end.
-        self._lone: list[tuple[int, int, int, int, Moments, int]] = []
+        self._lone: list[tuple[int, int, int, int, tuple[int, int, int, int], int]] = []
         self._keeps_lone = self._summaries is None and self._first_response is None
 
     def executed(
@@ -381,29 +382,33 @@ class ModelStatistics:
         """Count the executions that were kept. The lock is held."""
         if not self._lone:
             return
-        self._last_end_ns = self._lone[-1][-1]
-        spans: list[int] = []
-        waits: list[int] = []
-        computes: list[int] = []
-        sizes: list[int] = []
-        for start_ns, queued_ns, inferences, rows, moments, end_ns in self._lone:
-            compute_start_ns, input_end_ns, output_start_ns, compute_end_ns = moments
-            spans.append(end_ns - start_ns)
-            waits.append(compute_start_ns - queued_ns if 0 < queued_ns < compute_start_ns else 0)
-            computes.append(compute_end_ns - compute_start_ns)
-            sizes.append(rows)
-            self._inference_count += inferences
-            batch = self._batches.get(rows)
-            if batch is None:
-                batch = self._batches[rows] = [0, 0, 0, 0]
-            batch[0] += 1
-            batch[1] += input_end_ns - compute_start_ns
-            batch[2] += output_start_ns - input_end_ns
-            batch[3] += compute_end_ns - output_start_ns
-            self._compute_input_ns += input_end_ns - compute_start_ns
-            self._compute_infer_ns += output_start_ns - input_end_ns
-            self._compute_output_ns += compute_end_ns - output_start_ns
+        starts, queued, inferences, rows, moments, ends = zip(*self._lone, strict=True)
         self._lone.clear()
+        self._last_end_ns = ends[-1]
+        spans = list(map(sub, ends, starts))
+        waits = [
+            own[0] - queued_ns if 0 < queued_ns < own[0] else 0
+            for own, queued_ns in zip(moments, queued, strict=True)
+        ]
+        computes = [own[3] - own[0] for own in moments]
+        sizes = set(rows)
+        for size in sizes:
+            executions = moments
+            if len(sizes) > 1:
+                executions = tuple([own for own, n in zip(moments, rows, strict=True) if n == size])
+            columns = zip(*executions, strict=True)
+            start_ns, input_end_ns, output_start_ns, end_ns = map(sum, columns)
+            batch = self._batches.get(size)
+            if batch is None:
+                batch = self._batches[size] = [0, 0, 0, 0]
+            batch[0] += len(executions)
+            batch[1] += input_end_ns - start_ns
+            batch[2] += output_start_ns - input_end_ns
+            batch[3] += end_ns - output_start_ns
+            self._compute_input_ns += input_end_ns - start_ns
+            self._compute_infer_ns += output_start_ns - input_end_ns
+            self._compute_output_ns += end_ns - output_start_ns
+        self._inference_count += sum(inferences)
         self._success_count += len(spans)
         self._success_ns += sum(spans)
         self._queue_ns += sum(waits)
@@ -412,7 +417,7 @@ class ModelStatistics:
             histograms.request_duration_ns.add_all(spans)
             histograms.queue_duration_ns.add_all(waits)
             histograms.compute_duration_ns.add_all(computes)
-            histograms.batch_size.add_all(sizes)
+            histograms.batch_size.add_all(rows)
 
     def first_response(self, request: Request) -> None:
         """A request that is not answered with its batch gets its first response."""
