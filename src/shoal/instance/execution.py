@@ -268,7 +268,7 @@ class Execution:
             return 1, self.run(executor, requests[:1])
         run, layout = bound
         results: list[Sequence[bytes]] = []
-        all_moments: list[Moments] = []
+        all_moments: list[tuple[int, int, int, int]] = []
         longest_ns = 0
         end_ns = time.monotonic_ns()
         planned = cast("Sequence[PlannedRequest]", requests)
@@ -283,7 +283,7 @@ class Execution:
                 break
             end_ns = time.monotonic_ns()
             request.state = DONE
-            request.moments = moments = Moments(start_ns, input_end_ns, end_ns, end_ns)
+            request.moments = moments = (start_ns, input_end_ns, end_ns, end_ns)
             all_moments.append(moments)
             longest_ns = max(longest_ns, end_ns - input_end_ns)
             if longest_ns > SHORT_NS:

@@ -1,7 +1,7 @@
 """Running a quick model on the event loop: the requests of one poll become one batch.
 
     enqueue --> call_soon(flush) --> take_now --> execute --> replies, all on one thread
-    a lone request ---------------> run_lone ---> execute --> reply
+    a group of one template ------> run_group --> execute --> replies
 
 No thread is woken and no lock is contended. When executions become slow, the queue goes back to
 the worker threads, which wait all the while.
@@ -33,6 +33,7 @@ from shoal.scheduler.base import Scheduler
 logger = logging.getLogger(__name__)
 
 _ITERATION_NS = 200_000  # in which the loop starts batches of a model; then sockets are read again
+_QUEUED_GROUPS = 32  # after an iteration with several: those of a model are joined in its queue
 _MOST_EARLY_NS = 2 * SLOW_NS  # of executions before all sockets are read, in one iteration
 
 ENOUGH_GAIN = 0.15  # requests that a repoll has to bring, for each that was there before
@@ -112,6 +113,7 @@ class LoopHandle:
         self._scheduled = False
         self.sockets_are_read = False  # while callbacks run: all of this iteration's requests exist
         self.early_ns = 0  # that executions took in this iteration before that
+        self.iteration = 1
         self._busy_poll = BusyPoll() if polls_for_lone_client else None
         self._poll_until_ns = 0
         self.ran_count = 0  # requests in this iteration
@@ -171,6 +173,7 @@ class LoopHandle:
         """Call everything in order, also what callbacks add to a later list than their own; what
         they add to others is for the next iteration."""
         arrived_ns = time.monotonic_ns()
+        self.iteration += 1
         self.sockets_are_read = True
         self.early_ns = 0
         first, self._after_reading = self._after_reading, []
@@ -230,7 +233,9 @@ class LoopInstance:
         "_executing",
         "_execution",
         "_executor",
+        "_groups_to_queue",
         "_handle",
+        "_last_iteration",
         "_placement",
         "_repoll",
         "_rest",
@@ -255,6 +260,8 @@ class LoopInstance:
         self._executor = executor
         self._placement = placement
         self._repoll = SocketRepoll()
+        self._last_iteration = 0  # in which a group arrived
+        self._groups_to_queue = 0  # before one may run at once again
         self._scheduled = False
         self._stopped = False
         self._rest: Sequence[Request] = ()  # of a batch whose requests run one by one
@@ -282,22 +289,33 @@ class LoopInstance:
         if self._handle.bound:
             self._batcher.hand_to_loop(self._arrived)
 
-    def run_lone(self, requests: Sequence[Request]) -> bool:
-        """Run a group of one request at once, if it would be the next batch anyway; false, with
-        nothing done, if not. A request that runs apart need not wait for others."""
+    def run_group(self, requests: Sequence[Request]) -> bool:
+        """Run requests of one template at once, if they would be the next batch anyway; false, with
+        nothing done, if not. A large request runs apart, so that it need not wait for others."""
         handle = self._handle
         if self._scheduled:
             return False
         begun_ns = 0
-        # A repoll is for a model with many requests: not beside others that have just run.
-        if not handle.sockets_are_read or (not handle.ran_count and self._repoll.is_due()):
-            if handle.early_ns > _MOST_EARLY_NS or not runs_apart(requests):
+        if not handle.sockets_are_read:
+            if len(requests) > 1 or handle.early_ns > _MOST_EARLY_NS or not runs_apart(requests):
                 return False
             begun_ns = time.monotonic_ns()
-        with self._executing:
-            if self._stopped or not self._batcher.start_lone(requests[0]):
+        else:
+            if self._last_iteration == handle.iteration:  # the second group: one batch is better
+                self._groups_to_queue = _QUEUED_GROUPS
+            self._last_iteration = handle.iteration
+            if self._groups_to_queue:
+                self._groups_to_queue -= 1
                 return False
-            self.busy_with = 1
+            # A repoll is for a model with many requests: not beside others that have just run.
+            if not handle.ran_count and self._repoll.is_due():
+                return False
+            if len(requests) > 1 and runs_apart(requests):
+                return False
+        with self._executing:
+            if self._stopped or not self._batcher.start_group(requests):
+                return False
+            self.busy_with = len(requests)
             mode = self._execute(requests)
             self.busy_with = 0
         if begun_ns:

@@ -225,8 +225,8 @@ class Model(ServedModel):
         """Queue valid requests that arrived at the same moment; see `ServedModel`."""
         if self._cache is not None:
             return 0
-        if len(requests) == 1 and self._on_loop is not None and self._on_loop.run_lone(requests):
-            return 1
+        if self._on_loop is not None and self._on_loop.run_group(requests):
+            return len(requests)
         return self._batcher.enqueue_group(requests)
 
     def joins_rows(self) -> int:

@@ -93,9 +93,9 @@ class Scheduler(Protocol):
         Where it `runs_one_by_one`, several requests of which each is a batch.
         """
 
-    def start_lone(self, request: Request) -> bool:
-        """For the event loop: take over a request as a batch, if it would be the next one anyway;
-        false, with nothing done, if not."""
+    def start_group(self, requests: Sequence[Request]) -> bool:
+        """For the event loop: take over requests of one template as a batch, if they would be the
+        next one anyway; false, with nothing done, if not."""
 
     def start_block(self, rows: int, key: object, count: int) -> bool:
         """For the event loop: take `count` requests of one template, with `rows` rows each, over as

@@ -50,11 +50,10 @@ class Batcher:
     __slots__ = (
         "__dict__",
         "_admission",
-        "_block_cuts",
         "_clock",
         "_concurrent",
+        "_last_start",
         "_lock",
-        "_lone_cut",
         "_on_arrival",
         "_order",
         "_queue",
@@ -86,8 +85,8 @@ class Batcher:
         self._max_delay_ns = policy.max_delay_ns
         self._divisible_rows = policy.divisible_rows
         self._policy = policy
-        # The admission control measures each execution.
-        self.runs_one_by_one = isinstance(policy, SingleRequestPolicy) and admission is None
+        single = isinstance(policy, SingleRequestPolicy)
+        self.runs_one_by_one = single and admission is None  # which measures each execution
         self._queue = queue
         self._on_dropped = on_dropped
         self._order = OrderKeeper() if preserve_ordering else None
@@ -107,10 +106,11 @@ class Batcher:
         self._waiting = 0  # instances, for a batch
         self._waking = False  # whether the loop is about to wake one
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
-        # Why the last lone request was taken at once, and its rows.
-        self._lone_cut: tuple[Reason, int] | None = None
-        # The same for requests of one template that were taken together, by their rows and number.
-        self._block_cuts: dict[tuple[int, int], tuple[Reason, int]] = {}
+        # Why requests that arrived together were taken at once, and the rows of the batch, by the
+        # rows of each and their number; and the last of these.
+        self._cuts: dict[tuple[int, int], tuple[Reason, int]] = {}
+        self._last_start: tuple[int, int, tuple[Reason, int] | None] = (0, 0, None)
+        self._starts_several = admission is None and queue.takes_any_number and not single
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
 
     def pending(self) -> int:
@@ -469,52 +469,62 @@ class Batcher:
         self._drop(dropped)
         return batch, wait_ns
 
-    def start_lone(self, request: Request) -> bool:
-        """For the event loop: take a request over as a batch, as if it had been queued and taken
-        at once. False, with nothing done, if others wait or it might have to wait itself.
-
-        Without a delay, what the policy decides about a request that is alone in the queue depends
-        on its rows only, so that it is asked once.
-        """
-        if request.cancelled:
+    def start_group(self, requests: Sequence[Request]) -> bool:
+        """For the event loop: take requests of one template that arrived together over as a batch,
+        as if they had been queued and taken at once. False, with nothing done, if others wait, if
+        they might have to wait or be refused themselves, or if they would not be one batch."""
+        first, count = requests[0], len(requests)
+        if first.cancelled or (count > 1 and not self._starts_several):
             return False
         with self._lock:
             if self._on_arrival is None or self._queue or self._order is not None:
                 return False
-            known = self._lone_cut
-            if known is None or known[1] != request.rows:
-                if self._max_delay_ns or self._hold_until:
-                    return False
-                cut = self._policy.cut((_rows_and_key(request),), 0, 1)
-                if cut.count != 1:
-                    return False
-                known = self._lone_cut = (cut.reason, request.rows)
-            request.queued_ns = self._clock()
-            request.state = EXECUTING
-            self.recent.append(known)
+            last_rows, last_count, cut = self._last_start
+            if last_rows != first.rows or last_count != count:
+                cut = self._cut_of(first.rows, first.batch_key, count)
+            if cut is None:
+                return False
+            if count > 1 and any([request.cancelled for request in requests]):  # noqa: C419 - faster
+                return False
+            now_ns = self._clock()
+            for request in requests:
+                request.queued_ns = now_ns
+                request.state = EXECUTING
+            self.recent.append(cut)
         return True
 
     def start_block(self, rows: int, key: object, count: int) -> bool:
-        """As `start_lone`, for `count` requests of one template with `rows` rows each that arrived
-        together and would be one batch. False, with nothing done, if they would not, or where the
-        cost of each request is recorded."""
+        """As `start_group`, for `count` requests with `rows` rows each that are no objects. False,
+        too, where the cost of each request is recorded."""
         if self._admission is not None:
             return False
         if self._concurrent is not None and self._concurrent.busy:
             return False
         with self._lock:
-            if self._on_arrival is None or self._queue or self._order is not None or self._closed:
+            if self._on_arrival is None or self._queue or self._order is not None:
                 return False
-            known = self._block_cuts.get((rows, count))
-            if known is None:
-                if self._max_delay_ns or self._hold_until:
-                    return False
-                cut = self._policy.cut(((rows, key),) * count, 0, 1)
-                if cut.count != count:
-                    return False
-                known = self._block_cuts[rows, count] = (cut.reason, rows * count)
-            self.recent.append(known)
+            cut = self._cut_of(rows, key, count)
+            if cut is None:
+                return False
+            self.recent.append(cut)
         return True
+
+    def _cut_of(self, rows: int, key: object, count: int) -> tuple[Reason, int] | None:
+        """Why so many requests of so many rows each, alone in the queue, would be a batch, and its
+        rows; None if they would not be one. The lock is held.
+
+        Without a delay this does not depend on anything else, so that the policy is asked once.
+        """
+        cut = self._cuts.get((rows, count))
+        if cut is None:
+            if self._max_delay_ns or self._hold_until:
+                return None
+            decided = self._policy.cut(((rows, key),) * count, 0, count)
+            if decided.count != count:
+                return None
+            cut = self._cuts[rows, count] = (decided.reason, rows * count)
+        self._last_start = (rows, count, cut)
+        return cut
 
     def finished(self, batch: Sequence[Request]) -> None:
         """Record what the execution cost; no request waits for another to be executed."""

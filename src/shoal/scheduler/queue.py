@@ -113,6 +113,11 @@ class RequestQueue:
         self._size += 1
 
     @property
+    def takes_any_number(self) -> bool:
+        """Whether it refuses none, and none expires unless the request says so."""
+        return self._plain and not self._levels[0].policy.max_size
+
+    @property
     def is_limited(self) -> bool:
         """Whether the number of requests is limited; unknown (False) with levels."""
         return self._count == 1 and self._levels[0].policy.max_size > 0

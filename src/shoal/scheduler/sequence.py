@@ -293,7 +293,7 @@ class SequenceBatcher:
         """Each request has its own place in a sequence."""
         return False
 
-    def start_lone(self, request: Request) -> bool:  # noqa: ARG002 - as the batcher's
+    def start_group(self, requests: Sequence[Request]) -> bool:  # noqa: ARG002 - as the batcher's
         """Never: requests of sequences have their places."""
         return False
 

@@ -298,11 +298,14 @@ class ModelStatistics:
             started, queued, inferences, rows, moments, end_ns, answered_before=answered_before
         )
 
-    def executed_one_by_one(self, requests: Sequence[Request], moments: Sequence[Moments]) -> None:
-        """Count an execution for each of `requests`, which are answered together."""
+    def executed_one_by_one(
+        self, requests: Sequence[Request], moments: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """Count an execution for each of `requests`, which are answered together. `moments` are
+        those of `Moments`, which takes longer to make than a tuple."""
         if not self._keeps_lone:
             for request, own in zip(requests, moments, strict=True):
-                self.executed((request,), request.rows, own)
+                self.executed((request,), request.rows, Moments(*own))
             return
         end_ns = self._clock()
         last_inference_ns = self._wall_clock()

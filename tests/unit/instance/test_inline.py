@@ -70,10 +70,17 @@ class Stage:
         raw = int(value).to_bytes(4, "little")
         return make_request(Tensor("x", dtypes.INT32, (1, 1), raw=raw), rows=1)
 
-    async def run_lone(self, request):
-        """Offer a request to the loop, once its sockets are read; whether it ran."""
+    async def run_group(self, *requests):
+        """Offer requests to the loop, once its sockets are read; whether they ran."""
+        (ran,) = await self.run_groups(requests)
+        return ran
+
+    async def run_groups(self, *groups):
+        """Offer groups to the loop in one iteration; whether each of them ran."""
         ran = asyncio.get_running_loop().create_future()
-        self.handle.after_reading(lambda: ran.set_result(self.on_loop.run_lone([request])))
+        self.handle.after_reading(
+            lambda: ran.set_result([self.on_loop.run_group(group) for group in groups])
+        )
         return await ran
 
     def close(self):
@@ -124,11 +131,42 @@ def test_a_lone_request_runs_at_once(run):
     async def scenario(stage):
         for value in range(3):
             request, collector = stage.request(value)
-            assert await stage.run_lone(request)
+            assert await stage.run_group(request)
             assert collector.wait().outputs[0].array.tolist() == [[value]]
             assert request.queued_ns > 0
         assert [reason.name for reason, _ in stage.batcher.recent] == ["NO_DELAY"] * 3
         assert stage.on_loop.busy_with == 0
+
+    run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
+
+
+def test_a_group_runs_at_once_as_one_batch(run):
+    async def scenario(stage):
+        requests, collectors = zip(*[stage.request(value) for value in range(3)], strict=True)
+        assert await stage.run_group(*requests)
+        assert [one.wait().outputs[0].array.tolist() for one in collectors] == [
+            [[value]] for value in range(3)
+        ]
+        assert stage.on_loop.busy_with == 0
+
+    stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
+    assert [batch["x"].shape[0] for batch in stage.backend.batches] == [3]
+
+
+def test_groups_of_one_iteration_are_joined_in_the_queue(run):
+    """Two kinds of requests for one model: the first time they are two batches, then one."""
+
+    async def scenario(stage):
+        def group():
+            return [stage.request()[0] for _ in range(2)]
+
+        assert await stage.run_groups(group(), group()) == [True, False]
+        for _ in range(2 * inline._QUEUED_GROUPS):
+            assert await stage.run_groups(group(), group()) == [False, False]
+        for _ in range(inline._QUEUED_GROUPS - 1):
+            assert await stage.run_groups(group()) == [False]
+        assert await stage.run_groups(group()) == [True]  # it is tried again
+        assert await stage.run_groups(group()) == [True]
 
     run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
 
@@ -139,13 +177,13 @@ def test_a_large_request_runs_before_all_sockets_are_read(run):
             return make_request(Tensor("x", dtypes.UINT8, (1, LARGE_BYTES), raw=bytes(LARGE_BYTES)))
 
         request, collector = large()
-        assert stage.on_loop.run_lone([request])
+        assert stage.on_loop.run_group([request])
         assert collector.answered
         assert stage.handle.early_ns > 0
         stage.handle.early_ns = inline._MOST_EARLY_NS + 1  # from now on the others come first
         request, _ = large()
-        assert not stage.on_loop.run_lone([request])
-        assert await stage.run_lone(request)  # in the next iteration
+        assert not stage.on_loop.run_group([request])
+        assert await stage.run_group(request)  # in the next iteration
         assert stage.handle.early_ns == 0
 
     run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
@@ -157,15 +195,15 @@ def test_a_lone_request_that_has_to_wait_its_turn(run):
         await until(lambda: first.answered)
 
         request, _ = stage.request()
-        assert not stage.on_loop.run_lone([request])  # in the middle of reading sockets
+        assert not stage.on_loop.run_group([request])  # in the middle of reading sockets
         waits = stage.ask()
-        assert not await stage.run_lone(request)  # behind another, which runs after this
+        assert not await stage.run_group(request)  # behind another, which runs after this
         await until(lambda: waits.answered)
         cancelled, _ = stage.request()
         cancelled.cancel()
-        assert not await stage.run_lone(cancelled)
+        assert not await stage.run_group(cancelled)
         stage.batcher.hand_to_instances()
-        assert not await stage.run_lone(request)
+        assert not await stage.run_group(request)
 
     run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
 
@@ -177,7 +215,7 @@ def test_sockets_are_polled_again_before_lone_requests_now_and_then(run):
         ran = []
         for _ in range(3 * TRY_EVERY):
             request, collector = stage.request()
-            ran.append(await stage.run_lone(request))
+            ran.append(await stage.run_group(request))
             if not ran[-1]:
                 stage.batcher.enqueue(request)
                 await until(lambda collector=collector: collector.answered)
@@ -191,7 +229,7 @@ def test_a_slow_lone_request_moves_its_model_to_threads(run):
         first = stage.ask()
         await until(lambda: first.answered)
         stage.execution_placement.observe = lambda *_: ExecutionMode.THREADS
-        assert await stage.run_lone(stage.request()[0])
+        assert await stage.run_group(stage.request()[0])
         second = stage.ask()
         await until(lambda: second.answered)
 

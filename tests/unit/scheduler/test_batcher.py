@@ -321,7 +321,7 @@ def test_lone_requests_on_the_loop_go_as_the_policy_decides(policy, reasons):
     line.hand_to_loop(lambda: None)
     for rows in (1, 1, 4, 4, 1):
         request = make_request(rows=rows)[0]
-        assert line.start_lone(request)
+        assert line.start_group([request])
         assert (request.state, request.on_cancel) == (State.EXECUTING, None)
     assert [(reason.name, rows) for reason, rows in line.recent] == [
         *zip(reasons, (1, 1, 4, 4, 1), strict=True)
@@ -342,6 +342,51 @@ def test_the_loop_takes_several_requests_that_run_one_by_one():
     assert line.pending() == 0
 
 
+def test_a_group_on_the_loop_is_a_batch_if_the_policy_takes_all_of_it():
+    line, _ = batcher(BatchPolicy(4))
+    line.hand_to_loop(lambda: None)
+    for _ in range(2):  # what the policy decides is kept
+        for count in (2, 4):
+            requests = [make_request(rows=1)[0] for _ in range(count)]
+            assert line.start_group(requests)
+            assert {request.state for request in requests} == {State.EXECUTING}
+            assert {request.on_cancel for request in requests} == {None}
+        assert not line.start_group([make_request(rows=1)[0] for _ in range(5)])
+    assert [(reason.name, rows) for reason, rows in line.recent] == [
+        ("NO_DELAY", 2),
+        ("PREFERRED", 4),
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "queue", "options"),
+    [
+        (SingleRequestPolicy(), QueuePolicy(), {}),
+        (BatchPolicy(4), QueuePolicy(max_size=8), {}),  # some of the next group may be refused
+        (BatchPolicy(4), QueuePolicy(default_timeout_ns=1), {}),
+        (BatchPolicy(4), QueuePolicy(), {"admission": AdmissionControl(1000, 1)}),
+        (BatchPolicy(4, max_delay_ns=1000), QueuePolicy(), {}),
+        (BatchPolicy(4), QueuePolicy(), {"hold_until": 3}),
+        (BatchPolicy(4), QueuePolicy(), {"preserve_ordering": True}),
+    ],
+)
+def test_groups_that_are_queued(policy, queue, options):
+    line, _ = batcher(policy, queue, **options)
+    line.hand_to_loop(lambda: None)
+    requests = [make_request(rows=1)[0] for _ in range(2)]
+    assert not line.start_group(requests)
+    assert {request.state for request in requests} == {State.NEW}
+
+
+def test_a_group_with_a_cancelled_request_is_queued():
+    line, _ = batcher(BatchPolicy(4))
+    line.hand_to_loop(lambda: None)
+    requests = [make_request(rows=1)[0] for _ in range(3)]
+    requests[1].cancel()
+    assert not line.start_group(requests)
+    assert {request.state for request in requests} == {State.NEW}
+
+
 @pytest.mark.parametrize("why", ["queue", "instances", "closed", "order", "cancelled"])
 def test_a_lone_request_does_not_overtake(why):
     line, _ = batcher(BatchPolicy(4), preserve_ordering=why == "order")
@@ -357,7 +402,7 @@ def test_a_lone_request_does_not_overtake(why):
         line.close()
     elif why == "cancelled":
         request.cancel()
-    assert not line.start_lone(request)
+    assert not line.start_group([request])
     assert request.state is State.NEW
     assert request.queued_ns == 0
 
@@ -368,7 +413,7 @@ def test_a_lone_request_waits_where_a_delay_is_configured():
     full = make_request(rows=4)[0]
     line.enqueue(full)
     assert line.take_now() == ([full], None)
-    assert not line.start_lone(make_request(rows=4)[0])
+    assert not line.start_group([make_request(rows=4)[0]])
     line.enqueue(make_request(rows=1)[0])
     batch, wait_ns = line.take_now()
     assert batch == []
