@@ -160,7 +160,7 @@ upstream: $(if $(UPSTREAM_PYTHON_BACKEND)$(UPSTREAM_TUTORIALS)$(UPSTREAM_CORE),$
 
 clean: ## remove everything that the other targets create
 	rm -rf $(VENV) .tools docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-	    .import_linter_cache .coverage .coverage.*
+	    .import_linter_cache .coverage .coverage.* src/shoal/_version.py
 	find src demo packages tests tools benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Time stamps of the installations: each is repeated when one of these files has changed.

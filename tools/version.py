@@ -8,7 +8,8 @@
     a source distribution                   the version with which it was made
 
 The version without a tag is the one in src/shoal/__init__.py: that of the last release, or of the
-next one once its changes begin.
+next one once its changes begin. setuptools-scm would begin at 0.1 in a clone without tags, which
+the other two distributions of this repository, with the same version, would not accept.
 """
 
 from __future__ import annotations
