@@ -171,6 +171,19 @@ def test_a_batch_without_graphs(made):
         assert (scores[0] == found[1][index]).all()
 
 
+def test_files_that_do_not_fit_into_the_memory_for_them(made, monkeypatch):
+    """They are read where they are."""
+    colours = ["red", "green", "blue", "green"]
+    sent = [coloured(colour) for colour in colours]
+    monkeypatch.setattr(pipeline, "_FILES_BYTES", len(sent[0]) + len(sent[1]) + 10)
+    one = made(graphs=False)
+    assert best(one.classify(sent, frames(sent))) == colours
+    turned = [memoryview(data) for data in reversed(sent)]
+    assert best(one.classify(turned, frames(turned))) == colours[::-1]
+    monkeypatch.setattr(pipeline, "_FILES_BYTES", 10)
+    assert best(made(graphs=False).classify(sent[:1], frames(sent[:1]))) == ["red"]
+
+
 def test_scores_are_those_of_pillow(made, tmp_path):
     data = coloured("green", (150, 100))
     prepare = ImagePreparation.of(TaskSettings({"scale": 1}, tmp_path), (3, 32, 32), dtypes.FP32)
