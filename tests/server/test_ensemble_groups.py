@@ -220,3 +220,17 @@ def test_clients_over_http(serve, fake):
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(ask, range(200))) == list(range(200))
     assert max(len(batch["INPUT0"]) for batch in fake.batches) > 1
+
+
+def test_all_that_wait_are_counted(serve, fake):
+    running = serve()
+    fake.gate.clear()
+    alone, _ = group(running.model("both"), [0])
+    running.model("both").accept_rest(alone)
+    assert fake.started.acquire(timeout=10)  # the others wait behind it
+    requests, _ = group(running.model("both"), range(1, 4))
+    running.model("both").accept_group(requests)
+    name = "nv_inference_pending_request_count"
+    assert running.metric(name, model="first", version="1") == 3
+    fake.gate.set()
+    answers([*alone, *requests])

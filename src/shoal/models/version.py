@@ -72,7 +72,7 @@ class Model(ServedModel):
         self._loaded = loaded
         self.interface = loaded.interface
         self._batcher = build_scheduler(spec, self._dropped, expected)
-        self.statistics.pending = self._batcher.pending
+        self.statistics.pending = lambda: self._batcher.waiting().requests
         self.statistics.admission = self._batcher.admission
         batching = spec.config.dynamic_batching
         batches = batching is not None or spec.config.sequence_batching is not None

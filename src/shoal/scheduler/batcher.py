@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -120,10 +120,10 @@ class Batcher:
     def waiting(self) -> Waiting:
         """What waits. Of a long queue, the rows are those of its first requests, extrapolated."""
         with self._lock:
-            found = [request.rows for request in islice(self._queue, _MOST_READ)]
-            found += [request.rows for part in self._parts for request in part]
-            requests = self.pending()
-        return Waiting(requests, sum(found) * requests // max(1, len(found)))
+            found = [*islice(self._queue, _MOST_READ), *chain.from_iterable(self._parts)]
+            queued = self.pending()
+        sums = sum([one.members for one in found]), sum([one.rows for one in found])
+        return Waiting(*[queued * total // max(1, len(found)) for total in sums])
 
     def drain_ns(self) -> float | None:
         """See `Scheduler`."""
