@@ -31,8 +31,14 @@ logger = logging.getLogger(__name__)
 class Encoder(Protocol):
     """What makes the further inputs of the decoder."""
 
+    overlaps: bool  # whether `start` has an effect
+
     def staged(self, features: np.ndarray) -> Any:
         """A photo, or window of sound, as `run` takes it. Any thread may call this."""
+
+    def start(self, features: Sequence[Any]) -> None:
+        """Prepare for `run` with the same, which follows after a step of the decoder: a device
+        may begin while that step is computed, or its results are processed."""
 
     def run(self, features: Sequence[Any]) -> Sequence[Any]:
         """The inputs for each photo, or window of sound, as rows take them; valid until the
@@ -132,8 +138,7 @@ class GenerationExecutor(RequestExecutor):
                 count = min(len(self._arrived), self._encoder_batch)
                 joining = [self._arrived.popleft() for _ in range(count)]
             try:
-                self._join(joining)
-                self._batch.step()
+                self._advance(joining)
             except Exception as error:
                 # Jobs are notified of their own errors; this one is ours.
                 logger.exception("generating texts failed")
@@ -146,28 +151,31 @@ class GenerationExecutor(RequestExecutor):
                 self._rows = self._batch.rows + waiting
                 self._changed.notify_all()
 
-    def _join(self, jobs: Sequence[RequestJob]) -> None:
-        wanted: list[RequestJob] = []
-        for job in jobs:
+    def _advance(self, joining: Sequence[RequestJob]) -> None:
+        """A step of the texts in progress, and of those that join, if they are encoded before."""
+        for job in joining:
             if job.cancelled:
                 job.on_cancelled()
-            else:
-                wanted.append(job)
-        if not wanted:
-            return
-        for kept, contexts in self._encoded(wanted):
+        jobs = [job for job in joining if not job.over]
+        encoder = self._encoder
+        overlaps = encoder is not None and encoder.overlaps and self._batch.rows and jobs
+        if encoder is not None and overlaps:
+            encoder.start([job.features for job in jobs])
+            self._batch.step()
+        for kept, contexts in self._encoded(jobs):
             self._batch.join(kept, contexts)
+        if not overlaps:
+            self._batch.step()
 
     def _encoded(
         self, jobs: Sequence[RequestJob]
     ) -> Iterator[tuple[Sequence[RequestJob], Sequence[Any]]]:
         """Jobs with their encoded photos; if a photo fails the batch, each is encoded alone."""
-        if self._encoder is None:
+        if self._encoder is None or not jobs:
             yield jobs, [()] * len(jobs)
             return
         try:
-            features = [job.features for job in jobs if job.features is not None]
-            contexts = self._encoder.run(features)
+            contexts = self._encoder.run([job.features for job in jobs])
         except Exception as error:  # noqa: BLE001 - reported to the requests
             if len(jobs) == 1:
                 jobs[0].on_error(error)

@@ -115,9 +115,14 @@ class OnnxEncoder:
         self.outputs = {name: dims[1:] for name, dims in outputs.items()}
         self.context: Sequence[str] = list(self.outputs)  # those that the decoder needs
 
+    overlaps = False
+
     def staged(self, features: np.ndarray) -> np.ndarray:
         """The same."""
         return features
+
+    def start(self, features: Sequence[np.ndarray]) -> None:
+        """Nothing: the CPU is busy with the decoder."""
 
     def run(self, features: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
         """The context of each photo, or window of sound. Raises BackendFailure."""

@@ -81,6 +81,8 @@ class GatedDecoder:
 
 
 class Encoder:
+    overlaps = False
+
     def __init__(self):
         self.sizes = []
 

@@ -31,6 +31,13 @@ class DeviceDecoder:
     max_rows: int
     stream: Any = None  # None: not a GPU
     pool: Any = field(default=None, init=False)  # of memory, for all CUDA graphs
+    done: Any = field(default=None, init=False)  # an event that frees the CPU while it waits
+    after_launch: Callable[[], None] | None = field(default=None, init=False)  # once
+
+    def __post_init__(self) -> None:
+        if self.stream is not None:
+            with torch.cuda.device(self.device):
+                self.done = torch.cuda.Event(blocking=True)
 
     @property
     def device(self) -> torch.device:
@@ -75,9 +82,20 @@ class DeviceDecoder:
                 torch.cuda.set_stream(before)
 
     def wait(self) -> None:
-        """Wait until everything on the stream is done."""
+        """Wait until everything on the stream is done; `after_launch` is called before that, and
+        is not waited for."""
         if self.stream is not None:
-            self.stream.synchronize()
+            self.done.record(self.stream)
+        following, self.after_launch = self.after_launch, None
+        if following is not None:
+            following()
+        if self.stream is not None:
+            self.done.synchronize()
+
+    def uploaded(self, numbers: Sequence[int]) -> torch.Tensor:
+        """Whole numbers on the device, without waiting for it."""
+        made = torch.tensor(numbers)
+        return made if self.stream is None else made.pin_memory().to(self.device, non_blocking=True)
 
 
 def at_least(sizes: Sequence[int], count: int) -> int:

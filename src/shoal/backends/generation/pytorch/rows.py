@@ -115,7 +115,7 @@ class TorchRows:
         places = [heapq.heappop(self._free) for _ in contexts]
         if self._context:
             with self._decoder.active():
-                self._take(contexts, torch.tensor(places, device=self._past.device))
+                self._take(contexts, self._decoder.uploaded(places))
         for place, token in zip(places, tokens, strict=True):
             rows = self._rows(place)
             self._tokens[rows] = token
@@ -128,7 +128,7 @@ class TorchRows:
         numbers = [context.row for context in contexts]
         together = slice(numbers[0], numbers[-1] + 1)
         if numbers != list(range(together.start, together.stop)):  # some have other beams
-            together = torch.tensor(numbers, device=places.device)
+            together = self._decoder.uploaded(numbers)
         for kept, encoded in zip(self._context, contexts[0].encoded, strict=True):
             kept.index_copy_(0, places, encoded[together])
 
@@ -181,7 +181,7 @@ class TorchRows:
         if not np.array_equal(chosen.parents, np.arange(self.width)):
             used = int(self._lengths[rows.start])
             with self._decoder.active():
-                parents = torch.from_numpy(rows.start + chosen.parents).to(self._past.device)
+                parents = self._decoder.uploaded((rows.start + chosen.parents).tolist())
                 self._past[:, rows, :, :used] = self._past[:, parents, :, :used]
 
     def leave(self, slot: int) -> None:

@@ -91,7 +91,6 @@ class TorchRuntime:
                     weights.encoder,
                     self._input,
                     self.dims,
-                    self._ports.context,
                     decoder,
                     self._encoder_batch,
                 )
