@@ -90,6 +90,9 @@ class Runtime(Protocol):
     def instance(self, placement: Placement) -> tuple[Encoder | None, RowsFactory]:
         """What an instance runs. Raises a ShoalError."""
 
+    def ready(self) -> bool:
+        """False if it cannot generate any more."""
+
     def gpu_memory(self) -> Mapping[int, int]:
         """Bytes on each GPU."""
 
@@ -178,6 +181,10 @@ class GenerationModel(LoadedModel):
         )
         self._executors.append(made)
         return made
+
+    def ready(self) -> bool:
+        """False if a GPU has failed and the server must be restarted."""
+        return all(runtime.ready() for runtime in self._runtimes.values())
 
     def owed(self) -> int:
         """How many texts are in progress."""

@@ -207,6 +207,10 @@ class OnnxRuntime:
         del placement
         return self._encoder, partial(ArrayRows, self._decoder)
 
+    def ready(self) -> bool:
+        """Always."""
+        return True
+
     def gpu_memory(self) -> dict[int, int]:
         """Nothing."""
         return {}

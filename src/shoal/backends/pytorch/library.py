@@ -53,6 +53,8 @@ TORCH_TYPES: Mapping[DataType, torch.dtype] = MappingProxyType(
 DATATYPES: Mapping[torch.dtype, DataType] = MappingProxyType(
     {kind: datatype for datatype, kind in TORCH_TYPES.items()}
 )
+# After an error with one of these the GPU rejects all work of this process.
+_FATAL = ("device-side assert", "illegal memory access", "unspecified launch failure")
 HALVES = MappingProxyType({"fp16": torch.float16, "bf16": torch.bfloat16})
 
 
@@ -191,6 +193,11 @@ def synchronize(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
+
+
+def breaks_gpu(error: BaseException) -> bool:
+    """Whether the GPU rejects all work of this process after this error."""
+    return any(words in str(error) for words in _FATAL)
 
 
 def clean_message(error: BaseException) -> str:

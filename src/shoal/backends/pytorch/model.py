@@ -29,7 +29,7 @@ from shoal.backends.pytorch.eager import EagerProgram
 from shoal.backends.pytorch.executor import TorchExecutor, input_types, output_types
 from shoal.backends.pytorch.exported import ExportedProgram
 from shoal.backends.pytorch.improvement import Improvement
-from shoal.backends.pytorch.library import has_cuda, process
+from shoal.backends.pytorch.library import breaks_gpu, has_cuda, process
 from shoal.backends.pytorch.program import Program, Results
 from shoal.backends.pytorch.script import ScriptProgram
 from shoal.backends.pytorch.settings import HALF, PyTorchSettings
@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
 _MOST_ON_LOOP_BYTES = 64 << 20  # of weights on a GPU
-# After one of these the GPU rejects all work of this process.
-_FATAL = ("device-side assert", "illegal memory access", "unspecified launch failure")
 
 
 def open_program(
@@ -298,14 +296,13 @@ class PyTorchModel(LoadedModel):
         executor.run(arrays, [tensor.name for tensor in self._config.output])
 
     def _note_failure(self, error: Exception) -> None:
-        text = str(error)
-        if not self._broken and any(words in text for words in _FATAL):
+        if not self._broken and breaks_gpu(error):
             self._broken = True
             logger.critical(
                 "model '%s' has broken the GPU's connection with this process (%s): every model "
                 "on it will fail until the server is restarted",
                 self._config.name,
-                text.partition("\n")[0],
+                str(error).partition("\n")[0],
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,10 @@ import torch
 from shoal.backends.generation.files import IDS, LENGTHS, DecoderPorts
 from shoal.backends.generation.pytorch.graph import TorchGraph
 from shoal.backends.pytorch.graphs import captured
+from shoal.backends.pytorch.library import breaks_gpu, clean_message
+from shoal.errors import BackendFailure
+
+logger = logging.getLogger(__name__)
 
 
 class EncodedRow(NamedTuple):
@@ -33,6 +38,7 @@ class DeviceDecoder:
     pool: Any = field(default=None, init=False)  # of memory, for all CUDA graphs
     done: Any = field(default=None, init=False)  # an event that frees the CPU while it waits
     after_launch: Callable[[], None] | None = field(default=None, init=False)  # once
+    broken: bool = field(default=False, init=False)  # whether the GPU rejects all further work
 
     def __post_init__(self) -> None:
         if self.stream is not None:
@@ -91,6 +97,17 @@ class DeviceDecoder:
             following()
         if self.stream is not None:
             self.done.synchronize()
+
+    def failure(self, part: str, error: Exception) -> BackendFailure:
+        """The error that texts end with."""
+        if not self.broken and breaks_gpu(error):
+            self.broken = True
+            logger.critical(
+                "generation has broken the GPU's connection with this process (%s): every model "
+                "on it will fail until the server is restarted",
+                clean_message(error),
+            )
+        return BackendFailure(f"the {part} failed: {clean_message(error)}")
 
     def uploaded(self, numbers: Sequence[int]) -> torch.Tensor:
         """Whole numbers on the device, without waiting for it."""

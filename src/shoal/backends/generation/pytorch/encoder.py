@@ -11,9 +11,7 @@ import torch
 
 from shoal.backends.generation.pytorch.decoder import DeviceDecoder, EncodedRow, at_least
 from shoal.backends.generation.pytorch.graph import TorchGraph
-from shoal.backends.pytorch.library import clean_message
 from shoal.backends.pytorch.settings import graph_sizes
-from shoal.errors import BackendFailure
 
 _EACH = 8  # photos; unlike a row of the decoder, each takes long
 
@@ -73,7 +71,7 @@ class TorchEncoder:
                     early = self._run(features)
             return [EncodedRow(early, row) for row in range(len(features))]
         except Exception as error:
-            raise BackendFailure(f"the encoder failed: {clean_message(error)}") from error
+            raise self._decoder.failure("encoder", error) from error
 
     def start(self, features: Sequence[torch.Tensor]) -> None:
         """Encode these behind the next step of the decoder."""

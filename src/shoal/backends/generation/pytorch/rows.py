@@ -18,7 +18,6 @@ import torch
 from shoal.backends.generation.pytorch import choice
 from shoal.backends.generation.pytorch.decoder import DeviceDecoder, EncodedRow, at_least
 from shoal.backends.generation.pytorch.prefill import Prefill
-from shoal.backends.pytorch.library import clean_message
 from shoal.backends.pytorch.settings import graph_sizes
 from shoal.backends.pytorch.staging import Block, Form
 from shoal.errors import BackendFailure
@@ -146,7 +145,7 @@ class TorchRows:
                     )
                 self._prefills[key].run(places, prompts)
         except Exception as error:
-            raise BackendFailure(f"the decoder failed: {clean_message(error)}") from error
+            raise self._decoder.failure("decoder", error) from error
         for place, prompt in zip(places, prompts, strict=True):
             self._lengths[self._rows(place)] = len(prompt)
 
@@ -166,7 +165,7 @@ class TorchRows:
                 self._step(texts, length, sampling)()
                 self._decoder.wait()
             except Exception as error:
-                raise BackendFailure(f"the decoder failed: {clean_message(error)}") from error
+                raise self._decoder.failure("decoder", error) from error
         self._lengths[rows] += 1
         return DeviceResults(self, places, self._chosen[:, 0].tolist())
 

@@ -106,6 +106,10 @@ class TorchRuntime:
         self._runners.add(runner)
         return encoder, runner.rows
 
+    def ready(self) -> bool:
+        """False if the GPU has failed and the server must be restarted."""
+        return not any(runner.broken for runner in list(self._runners))
+
     def gpu_memory(self) -> dict[int, int]:
         """Bytes of weights and states on each GPU."""
         found: dict[int, int] = {}
@@ -162,6 +166,11 @@ class TorchRunner:
     def nbytes(self) -> int:
         """Bytes of the states of all texts, present or not."""
         return sum(rows.nbytes for rows in list(self._rows.values()))
+
+    @property
+    def broken(self) -> bool:
+        """Whether the GPU rejects all further work."""
+        return self._decoder.broken
 
     def rows(self, width: int) -> TorchRows:
         """States for texts with `width` rows each. Memory and graphs are kept for texts without

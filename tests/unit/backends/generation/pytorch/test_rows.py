@@ -206,3 +206,13 @@ def test_a_sampler_gives_numbers_only_where_it_samples():
     assert TokenSampler(GenerationOptions(3)).uniform() == 0
     sampler = TokenSampler(GenerationOptions(3, temperature=1.0, seed=5))
     assert 0 < sampler.uniform() < 1
+
+
+def test_an_error_that_breaks_the_gpu_is_known_from_then_on(caplog):
+    decoder = decoders.DeviceDecoder(MadeUpGraph(), PORTS, [STOP], 2)
+    made = runtime.TorchRunner(decoder)
+    assert decoder.failure("decoder", ValueError("no")).message == "the decoder failed: no"
+    assert not made.broken
+    decoder.failure("encoder", RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert made.broken
+    assert "until the server is restarted" in caplog.text
