@@ -29,8 +29,10 @@ word_tokenizer = _example.word_tokenizer
 _END_OF_TEXT = "<|endoftext|>"
 
 
-def gpt2_checkpoint(folder: Path, *, seed: int = 0) -> Any:
-    """Write a text model and return it, ready to `generate`."""
+def gpt2_checkpoint(
+    folder: Path, *, seed: int = 0, vocabulary: int = 0, scale: float = 8, **sizes: int
+) -> Any:
+    """Write a text model and return it, ready to `generate`. `sizes` are fields of its config."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -38,11 +40,8 @@ def gpt2_checkpoint(folder: Path, *, seed: int = 0) -> Any:
     stop = tokenizer.token_to_id(_END_OF_TEXT)
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=tokenizer.get_vocab_size(),
-        n_positions=96,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
+        vocab_size=vocabulary or tokenizer.get_vocab_size(),
+        **{"n_positions": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, **sizes},
         bos_token_id=stop,
         eos_token_id=stop,
     )
@@ -50,7 +49,7 @@ def gpt2_checkpoint(folder: Path, *, seed: int = 0) -> Any:
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
-                weight.mul_(8)
+                weight.mul_(scale)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return model
