@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import shlex
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -441,8 +443,8 @@ def main(words: Sequence[str] | None = None) -> None:
     machine = ", ".join(f"{key} {value}" for key, value in describe().items())
     card = torch.cuda.get_device_name() if asked.device == "cuda" else "no GPU"
     lines = [f"{card}, PyTorch {torch.__version__}, {machine}; load from the same machine.", ""]
-    command = f"python -m benchmarks.gpu --workloads {asked.workloads} --seconds {asked.seconds}"
-    lines += [f"`{command}`", ""]
+    given = shlex.join(sys.argv[1:] if words is None else words)
+    lines += [f"`python -m benchmarks.gpu {given}`", ""]
     for name in asked.workloads.split(","):
         lines += WORKLOADS[name](asked)
     text = "\n".join(lines)
