@@ -36,6 +36,7 @@ GROUPS = (
     ("tests/console", "tests/perf", "tests/tune"),
     ("tests/tasks", "tests/generation"),
     ("tests/docs",),
+    ("tests/ray",),
     ("tests/compat", "tests/client"),
     ("tests/chaos", "tests/storage"),
     ("tests/examples",),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 
-import ray
-from ray import serve
 from ray.serve.schema import LoggingConfig
 from starlette.requests import Request
 from starlette.responses import Response
 
+import ray
 from benchmarks.peers.services.inference import Model, setting
+from ray import serve
 
 
 @serve.deployment(

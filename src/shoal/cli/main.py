@@ -39,6 +39,7 @@ COMMANDS = (
     Command("ask", "ask questions about a text, at a prompt or in a pipe", "shoal.cli.ask"),
     Command("key", "make, list and remove the keys of clients", "shoal.cli.key"),
     Command("stress", "measure questions by sessions and clients", "shoal.cli.stress"),
+    Command("ray", "serve with replicas on the nodes of a Ray cluster", "shoal.cli.ray"),
     Command("sagemaker", "serve in a container of Amazon SageMaker", "shoal.cli.sagemaker"),
 )
 

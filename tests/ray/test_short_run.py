@@ -1,0 +1,84 @@
+"""A real Ray, shortly: an application from its start to its end. `make chaos` has the long runs."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from shoal.ray.cluster import Cluster
+from tests.ray.cluster import Application, Clients, wait_for, write_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray, which has many
+
+
+@pytest.fixture
+def repository(tmp_path):
+    write_model(tmp_path, "double")
+    write_model(tmp_path, "triple", factor=3)
+    return tmp_path
+
+
+def test_from_start_to_end(repository, free_ports):
+    http_port, grpc_port = free_ports(2)
+    document = {
+        "repository": str(repository),
+        "groups": [
+            {
+                "max_replicas": 2,
+                "cpus": 0.5,
+                "drain_secs": 0.5,
+                "options": ["--model-control-mode=explicit", "--load-model=double"],
+                "scaling": {"interval_secs": 0.3, "down_delay_secs": 600},
+            }
+        ],
+        "ingress": {
+            "host": "127.0.0.1",
+            "http_port": http_port,
+            "grpc_port": grpc_port,
+            "metrics_port": 0,
+        },
+    }
+    cluster = Cluster("")
+    try:
+        cluster.start(document, "short")
+        application = Application("short", http_port, grpc_port)
+        before = application.wait_for_replicas(1)
+        with Clients(application, "double", 6) as clients:
+            two = application.wait_for_replicas(2)
+            assert set(before) < set(two)
+            clients.wait_for_answers(50)
+            assert clients.counts["lost"] == clients.counts["wrong"] == 0, clients.errors
+
+            # A control call reaches both, and the replica that replaces one of them.
+            assert application.call("POST", "/v2/repository/models/triple/load")[0] == 200
+            killed = application.actor_pids("default")[0]
+            os.kill(killed, signal.SIGKILL)
+            three = wait_for(
+                lambda: len(new := application.serving()) == 2 and new.keys() - two.keys() and new,
+                "the killed replica is replaced",
+            )
+            assert len(three.keys() & two.keys()) == 1
+            clients.wait_for_answers(50)
+        # Only requests that the killed one had at that moment.
+        assert clients.counts["wrong"] == 0
+        assert clients.counts["lost"] <= 6, clients.errors
+        assert {status for status, _ in clients.errors} <= {502}
+        for path in ("double", "triple"):
+            index = application.call("POST", "/v2/repository/index")[1]
+            assert {"name": path, "version": "1", "state": "READY"} in index
+        described = cluster.describe("short")
+        assert described["groups"]["default"]["states"] == {"RUNNING": 2}
+        servers = [p for p in psutil.process_iter() if str(repository) in _words(p)]
+        assert len(servers) == 2
+        cluster.delete("short")
+        assert all(not process.is_running() for process in servers)
+    finally:
+        cluster.close()
+
+
+def _words(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
