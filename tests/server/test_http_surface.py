@@ -113,8 +113,9 @@ def test_health_from_the_first_moment_to_the_last(repository):
         assert server.get("/v2/health/live").status == 200
         not_yet = server.get("/v2/health/ready")
         assert (not_yet.status, not_yet.body) == (400, b"")
-        assert REQUEST.send(server, "echo").status == 404
+        early = [REQUEST.call(server, model) for model in ("echo", "missing")]
         server.run(server.server.load())
+        assert [call.response().status for call in early] == [200, 404]  # they have waited
         assert server.get("/v2/health/ready").status == 200
         assert server.get("/v2/models/echo/ready").status == 200
         server.server.engine.begin_exit()

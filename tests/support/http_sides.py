@@ -348,6 +348,7 @@ class World:
 
         self.engine.infer_group = count_all
         assert self.run(self.off_loop(self.repository.start)) == {}
+        self.engine.started()
         self.changed = False
 
     def run(self, coroutine):

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.interface import FunctionRoute
+from shoal.core.model_loading import ModelLoading
 from shoal.core.pauses import Pauses
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.readiness import Problem, Readiness
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
 from shoal.engine.contract import Engine, EngineModel, described_server
-from shoal.errors import InvalidArgument
+from shoal.engine.start_up import StartPending, StartUp
+from shoal.errors import InvalidArgument, ShoalError, Unavailable
 from shoal.explanation import explained
 from shoal.instance import device
 from shoal.logs import Log
@@ -60,6 +62,7 @@ class LocalEngine(Engine):
         self._server_id = server_id
         self._strict = strict_readiness
         self._phase = Phase.STARTING
+        self._start_up = StartUp()
         self._log = log or Log()
         self.tracer: Tracer = tracer or Tracer()
 
@@ -104,10 +107,12 @@ class LocalEngine(Engine):
         """Start-up loads are over: readiness may be reported."""
         if self._phase is Phase.STARTING:
             self._phase = Phase.READY
+        self._start_up.end()
 
     def begin_exit(self) -> None:
         """From now on the server reports that it is not ready; requests are still served."""
         self._phase = Phase.EXITING
+        self._start_up.end(Unavailable("Server exiting"))
         for model in self._repository.models():
             model.begin_exit()
 
@@ -150,7 +155,14 @@ class LocalEngine(Engine):
 
     def find(self, name: str, version: int = -1) -> ServedModel:
         """See `Engine`."""
-        return self._repository.find(name, version)
+        try:
+            return self._repository.find(name, version)
+        except ModelLoading:
+            raise
+        except ShoalError:
+            if self._phase is Phase.STARTING:
+                raise StartPending(self._start_up) from None
+            raise
 
     def newest_models(self) -> list[EngineModel]:
         """See `Engine`."""

@@ -54,7 +54,6 @@ class LazyModels:
         """Register the models of the repositories, and enforce the budget."""
         for key in keys:
             self._loader.know(key)
-        self._loads.started()
         if self._budget is not None:
             self._metrics.budget.metric({}, None).set(self._budget.limit_bytes)
             self._budget.start()
@@ -80,10 +79,6 @@ class LazyModels:
             self._loader.know(folder.as_posix() if self._namespaced else name)
         for key in self._loader.folders.remote_models(name):
             self._loader.know(key)
-
-    def unknown(self) -> ShoalError | None:
-        """The error for a model that is not known: ModelLoading before the start is over."""
-        return self._loads.unknown()
 
     def absent(self, lifecycle: ModelLifecycle) -> ShoalError:
         """The error for a model that does not serve: ModelLoading, or why its last load failed."""

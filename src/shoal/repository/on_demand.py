@@ -76,31 +76,7 @@ class OnDemand:
         self._running = 0  # how many of them have begun
         self._failures: dict[str, _Failure] = {}
         self._numbers = itertools.count()
-        # Requests for unknown models, until the models are known; None from then on.
-        self._before_start: dict[int, Settled] | None = {}
         self._closed = False
-
-    def started(self) -> None:
-        """The models are known: requests that came before that look for theirs now."""
-        with self._changed:
-            waiting, self._before_start = self._before_start, None
-        for settled in list((waiting or {}).values()):
-            _settle(settled, None, "a model")
-
-    def unknown(self) -> ModelLoading | None:
-        """What a request for an unknown model waits for before the start is over; then None."""
-        return None if self._before_start is None else _Start(self)
-
-    def wait_for_start(self, settled: Settled) -> Callable[[], None]:
-        """As `ModelLoading.then`, until the models are known."""
-        with self._changed:
-            waiting = self._before_start
-            if waiting is not None and not self._closed:
-                number = next(self._numbers)
-                waiting[number] = settled
-                return lambda: _forget(waiting, number)
-        settled(Unavailable("Server exiting") if self._closed else None)
-        return lambda: None
 
     def absent(self, key: str) -> ShoalError:
         """The error for a model that does not serve: ModelLoading, or why its last load failed."""
@@ -159,11 +135,8 @@ class OnDemand:
         """Start no more loads, and wait for those in progress. Blocks."""
         with self._changed:
             self._closed = True
-            waiting, self._before_start = self._before_start, None
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._loads)
-        for settled in list((waiting or {}).values()):
-            _settle(settled, Unavailable("Server exiting"), "a model")
 
     # ---- on the thread of a load
 
@@ -193,7 +166,10 @@ class OnDemand:
         if isinstance(error, FailedToLoad):
             logger.error("%s", error.message)
         for settled in waiting:
-            _settle(settled, copy.copy(error), f"'{load.key}'")
+            try:
+                settled(copy.copy(error))
+            except Exception:  # an error of one callback must not keep the others waiting
+                logger.exception("a request that waited for '%s' was lost", load.key)
 
     def _begin(self, load: _Load) -> bool:
         """Wait until the load may run; false if the server exits."""
@@ -225,23 +201,6 @@ class _FirstUse(ModelLoading):
     def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
         """See `ModelLoading`."""
         return self._loads.wait(self._key, settled, inside=inside)
-
-    def hold(self, request: Request, again: Callable[[], None], *, inside: bool = False) -> None:
-        """See `ModelLoading`."""
-        _Held(request, again).begin(self, inside=inside)
-
-
-class _Start(ModelLoading):
-    """Raised for a model that may become known when the server has started."""
-
-    def __init__(self, loads: OnDemand) -> None:
-        super().__init__("the server is starting and does not know its models yet; try again later")
-        self._loads = loads
-
-    def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
-        """See `ModelLoading`."""
-        del inside
-        return self._loads.wait_for_start(settled)
 
     def hold(self, request: Request, again: Callable[[], None], *, inside: bool = False) -> None:
         """See `ModelLoading`."""
@@ -301,18 +260,6 @@ class _Held:
         if held is not None:
             self._leave()
             _answer(held[0], QueueRejected("Request timeout expired"))  # as the queue does
-
-
-def _forget(waiting: dict[int, Settled], number: int) -> None:
-    waiting.pop(number, None)
-
-
-def _settle(settled: Settled, error: ShoalError | None, what: str) -> None:
-    """Call back. An error of one callback must not keep the others waiting."""
-    try:
-        settled(error)
-    except Exception:
-        logger.exception("a request that waited for %s was lost", what)
 
 
 def _answer(request: Request, error: ShoalError) -> None:

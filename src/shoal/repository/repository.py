@@ -223,8 +223,7 @@ class ModelRepository:
             return self.find(name, version).ready()
         except ModelLoading:
             assert self._lazy is not None
-            known = self._lifecycles.get(name) or next(iter(self._known(name)), None)
-            return known is not None and self._lazy.would_serve(known, version)
+            return self._lazy.would_serve(self._lifecycles.get(name) or self._only(name), version)
         except Unavailable:
             return False
 
@@ -253,9 +252,6 @@ class ModelRepository:
                 f"namespace must be provided to resolve ambiguity. They are: "
                 f"{', '.join(lifecycle.name for lifecycle in known)}"
             )
-        starting = None if self._lazy is None else self._lazy.unknown()
-        if starting is not None:
-            raise starting
         text = f"Request for unknown model: '{name}' is not found"
         raise InvalidArgument(text) if self._settings.namespacing else NotFound(text)
 

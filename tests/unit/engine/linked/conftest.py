@@ -61,6 +61,7 @@ class LinkedWorld:
 
     async def _start(self):
         assert await asyncio.to_thread(self.repository.start) == {}
+        self.engine.started()
         self.service = EngineService(self.engine, self.handle)
         self.repository.on_change(self.service.model_changed)
         for _ in range(2):

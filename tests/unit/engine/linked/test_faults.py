@@ -134,8 +134,9 @@ def test_loads_that_take_long_do_not_delay_readiness(world, monkeypatch):
         return await asyncio.to_thread(frontend.readiness)
 
     try:
+        world.engine.begin_exit()
         texts = [problem.text for problem in world.run(ask()).problems]
-        assert texts == ["the server is starting: its models are loading"]  # by the engine
+        assert texts == ["the server is shutting down: it will close its ports"]  # by the engine
     finally:
         go.set()
     world.run(world.until(lambda: len(ended) == engine_service._THREADS + 2))
