@@ -85,6 +85,10 @@ class Encoder:
 
     def __init__(self):
         self.sizes = []
+        self.started = threading.Event()
+
+    def start(self, photos):
+        self.started.set()
 
     def staged(self, photo):
         return photo
@@ -224,6 +228,25 @@ def test_a_photo_that_cannot_be_encoded_costs_its_own_request(world):
     world.decoder.go()
     assert bad.error.message == "too bright"
     assert good.tokens == 3
+
+
+@pytest.mark.parametrize("light", [0, 7])
+def test_an_encoder_may_begin_during_a_step(world, light):
+    world.encoder.overlaps = True
+    first, _ = world.ask(length=10)
+    world.decoder.wait()
+    assert not world.encoder.started.is_set(), "nothing to overlap with"
+    second, _ = world.ask(length=3, light=light)
+    world.decoder.go(1)
+    assert world.encoder.started.wait(WAIT_SECS)
+    world.decoder.go()
+    assert first.tokens == 10
+    if light:
+        assert second.error.message == "too bright"
+    else:
+        assert second.tokens == 3
+    # The second text is in no step that began before it was encoded.
+    assert world.decoder.rows[:2] == [1, 1]
 
 
 def test_a_decoder_that_fails_ends_the_texts_and_nothing_else(world):

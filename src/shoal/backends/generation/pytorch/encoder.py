@@ -80,7 +80,7 @@ class TorchEncoder:
 
     def _run_early(self) -> None:
         # An error shows again when `run` is called, which reports it.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), self._decoder.active():
             self._early = self._run(self._started)
 
     def _run(self, features: Sequence[torch.Tensor]) -> list[torch.Tensor]:

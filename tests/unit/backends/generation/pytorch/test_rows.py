@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.backends.generation.files import DecoderPorts
@@ -57,6 +57,7 @@ def join(batch, *jobs):
     batch.join(jobs, [decoders.EncodedRow(encoded, row) for row in range(len(jobs))])
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(JOBS, st.integers(0, 4), st.booleans()), max_size=10))
 def test_every_text_is_the_one_it_would_be_alone(arrivals):
     batch = ContinuousBatch(runner(6), 6)
