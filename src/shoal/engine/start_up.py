@@ -2,8 +2,8 @@
 
     find(model) --raises--> StartPending --then--> start-up loads are over --> the caller retries
 
-Ports are open from the first moment, so that liveness probes succeed while models load. Whoever
-takes an open port for readiness (a TCP probe, an activator) sends requests meanwhile.
+Ports are open from the first moment, so that liveness probes succeed while models load. Programs
+that take an open port for readiness (TCP probes, activators) send requests meanwhile.
 """
 
 from __future__ import annotations
