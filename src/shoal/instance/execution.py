@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -63,12 +64,16 @@ from shoal.statistics.model import CountedRequest, ModelStatistics, Moments
 logger = logging.getLogger(__name__)
 
 _MOST_TEMPLATES = 64  # whose outputs are cached
-_MOST_BOUND_REQUESTS = 4  # in a batch: for larger ones it saves little
+_MOST_BOUND_REQUESTS = 64  # in a batch: for larger ones it saves little
+_FEW_REQUESTS = 4  # more have a limit for all models together, because there are many sizes
+_MOST_BOUND_BATCHES = 1024  # of more than a few requests, about 15 KB each
 _MOST_BOUND_BYTES = 16 * 1024  # of inputs: larger ones take longer to copy than it saves
 
 # The groups of a batch, each with its responses as a whole or with the outputs of each request.
 _GroupResponses: TypeAlias = list[tuple[Sequence[Request], list[list[Tensor]] | PlannedResponses]]
 _Computed: TypeAlias = tuple[_GroupResponses, Moments, int]  # with the model's own nanoseconds
+
+_bound_batches: weakref.WeakSet[BoundRun] = weakref.WeakSet()  # of more than a few requests
 
 # Rows of a batch, the nanoseconds that the model computed, and the same by the clock.
 ComputeTime: TypeAlias = tuple[int, int, int]
@@ -392,7 +397,9 @@ class Execution:
         if len(batch) <= _MOST_BOUND_REQUESTS:
             key = executor, template, len(batch)
             if key not in self._bound:
-                self._bound[key] = _bind(executor, inputs, outputs.last_form(len(batch)))
+                self._bound[key] = _bind(
+                    executor, inputs, outputs.last_form(len(batch)), few=len(batch) <= _FEW_REQUESTS
+                )
             elif self._bound[key] is not None:  # a bound run has failed, and only that
                 self._bound[key] = None
         return [(batch, response)], moments, model_ns
@@ -655,9 +662,13 @@ def _bind(
     executor: Executor,
     inputs: Mapping[str, np.ndarray],
     form: tuple[ResponseLayout, Sequence[tuple[str, tuple[int, ...], np.dtype]]] | None,
+    *,
+    few: bool,
 ) -> tuple[BoundRun, ResponseLayout] | None:
-    """Bind small batches with such inputs and outputs, if that is possible."""
+    """Bind batches with such inputs and outputs, of `few` requests or more, if that is possible."""
     if form is None or sum([array.nbytes for array in inputs.values()]) > _MOST_BOUND_BYTES:
+        return None
+    if not few and len(_bound_batches) >= _MOST_BOUND_BATCHES:
         return None
     layout, outputs = form
     try:
@@ -668,7 +679,11 @@ def _bind(
     except Exception:
         logger.exception("binding the inputs and outputs of a batch failed")
         return None
-    return None if run is None else (run, layout)
+    if run is None:
+        return None
+    if not few:
+        _bound_batches.add(run)
+    return run, layout
 
 
 class _Member(NamedTuple):

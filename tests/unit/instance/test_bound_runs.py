@@ -144,9 +144,27 @@ def test_large_batches_and_large_inputs_are_not():
     many = Stage(Model())
     large = Stage(Model(), rows=3000)
     for _ in range(3):
-        many.run(*range(5))
+        many.run(*range(65))
         large.run(1)
     assert many.model.log == large.model.log == ["run"] * 3
+
+
+def test_there_is_a_limit_for_batches_of_more_than_a_few_requests(monkeypatch):
+    monkeypatch.setattr(execution, "_bound_batches", weakref.WeakSet())
+    monkeypatch.setattr(execution, "_MOST_BOUND_BATCHES", 2)
+    first, second = Stage(Model()), Stage(Model())
+    for count in (5, 6, 7):
+        for _ in range(2):
+            first.run(*range(count))
+    assert first.model.log.count("bound") == 2
+    for count in (4, 5):
+        for _ in range(2):
+            second.run(*range(count))
+    assert second.model.log.count("bound") == 1
+    first.execution.close(first.model)
+    for _ in range(2):
+        second.run(*range(6))
+    assert second.model.log.count("bound") == 2
 
 
 def test_an_executor_that_cannot_bind():
