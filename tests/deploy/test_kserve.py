@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import arguments
+from shoal.cli.serve import with_repositories
 from shoal.testing import WAIT_SECS
 from shoal.testing.server import HttpCall, running_server, wait_until
 from tests.support import onnx_models
@@ -183,45 +184,6 @@ def test_the_table_of_the_protocol_names_tests(root):
 # ---- the server
 
 
-@contextlib.contextmanager
-def started(words, models, name):
-    """The program with the arguments of a runtime: other ports, and a folder for /mnt/models."""
-    ports = {}
-    with contextlib.ExitStack() as held:
-        for kind in ("http", "grpc", "metrics"):
-            reserved = held.enter_context(socket.socket())
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(("127.0.0.1", 0))
-            ports[kind] = reserved.getsockname()[1]
-        replaced = {
-            "/mnt/models": str(models),
-            "8080": str(ports["http"]),
-            "9000": str(ports["grpc"]),
-            "{{.Name}}": name,
-        }
-        given = []
-        for word in words[1:]:
-            flag, _, value = word.partition("=")
-            given.append(f"{flag}={replaced.get(value, value)}")
-        program = "import sys; from shoal.cli.main import tritonserver; sys.exit(tritonserver())"
-        more = ["--http-address=127.0.0.1", f"--metrics-port={ports['metrics']}"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *given, *more], stderr=subprocess.PIPE, text=True
-        )
-    try:
-
-        def ready():
-            assert process.poll() is None, process.communicate()[1]
-            with contextlib.suppress(OSError):
-                return HttpCall(ports["http"], "GET", "/v2/health/ready").response().status == 200
-
-        wait_until(ready, "the server is ready")
-        yield ports["http"]
-    finally:
-        process.terminate()
-        process.communicate(timeout=WAIT_SECS)
-
-
 def ask(port, model):
     body = json.dumps(BODY).encode()
     answer = HttpCall(port, "POST", f"/v2/models/{model}/infer", body).response()
@@ -230,21 +192,48 @@ def ask(port, model):
 
 
 def test_the_arguments_of_kserves_runtime_for_triton(tmp_path):
-    """A repository, as the storage initializer leaves it: with the folder of each model."""
+    """The program itself, with other ports and another folder: a repository, as the storage
+    initializer leaves it."""
     add_onnx(tmp_path, "net", onnx_models.plus(1), "max_batch_size: 8")
     add_onnx(tmp_path, "bare", onnx_models.plus(2))
     (tmp_path / "net" / "SUCCESS.71f376a9daa07a04").touch()  # of KServe's agent
-    with started(TRITONSERVER, tmp_path, "resnet") as port:
-        assert (ask(port, "net"), ask(port, "bare")) == ([6], [7])
+    ports = {}
+    with contextlib.ExitStack() as held:
+        for value in ("8080", "9000", "8002"):
+            reserved = held.enter_context(socket.socket())
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            ports[value] = reserved.getsockname()[1]
+        replaced = {"/mnt/models": str(tmp_path), **ports}
+        words = [word.partition("=") for word in TRITONSERVER[1:]]
+        given = [f"{flag}={replaced.get(value, value)}" for flag, _, value in words]
+        given += [f"--metrics-port={ports['8002']}", "--http-address=127.0.0.1"]
+        program = "import sys; from shoal.cli.main import tritonserver; sys.exit(tritonserver())"
+        process = subprocess.Popen([sys.executable, "-c", program, *given], stderr=-3)
+    try:
+
+        def listens():
+            assert process.poll() is None
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", ports["8080"])) == 0
+
+        wait_until(listens, "KServe's TCP probe succeeds")
+        assert ask(ports["8080"], "net") == [6]  # models may be loading still: it waits
+        assert ask(ports["8080"], "bare") == [7]
+    finally:
+        process.terminate()
+        assert process.wait(WAIT_SECS) == 0
 
 
 def test_the_arguments_of_our_runtime(tmp_path, runtimes):
     """One model file, under the name of the InferenceService."""
     (tmp_path / "model.onnx").write_bytes(onnx_models.plus(1).SerializeToString())
-    words = only_container(runtimes["kserve-shoal"])["args"]
-    words = [word for word in words if not word.startswith("--drain-secs")]  # stop at once
-    with started(words, tmp_path, "digits") as port:
-        assert ask(port, "digits") == [6]
+    replaced = {"/mnt/models": str(tmp_path), "{{.Name}}": "digits"}
+    words = [word.partition("=") for word in only_container(runtimes["kserve-shoal"])["args"][1:]]
+    options = arguments.parse([f"{flag}={replaced.get(text, text)}" for flag, _, text in words])
+    options = with_repositories(options, "tritonserver")
+    with running_server(*options.model_repository) as running:
+        assert ask(running.server.http_port, "digits") == [6]
 
 
 def test_kserves_agent_loads_and_unloads(tmp_path):
