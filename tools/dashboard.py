@@ -131,11 +131,15 @@ PANELS: dict[str, Sequence[Panel]] = {
     "Batches and queues": (
         Panel("Mean batch size",
               [Query(f"{_sum_rate('nv_inference_count')} / {_sum_rate('nv_inference_exec_count')}",
-                     "{{model}}")], help_text="Rows per execution."),
+                     "{{model}}")], help_text="Rows per execution.", columns=6),
         Panel("Batch sizes", [Query(_sum_rate("shoal_batch_size_bucket", "le"), "{{le}}")],
-              help_text="Executions by their rows.", kind="heatmap"),
+              help_text="Executions by their rows.", kind="heatmap", columns=6),
         Panel("Waiting requests",
-              [Query(_model("nv_inference_pending_request_count", "model"), "{{model}}")]),
+              [Query(_model("nv_inference_pending_request_count", "model"), "{{model}}")],
+              columns=6),
+        Panel("Time to drain",
+              [Query(_model("shoal_time_to_drain_seconds", "model", "max"), "{{model}}")],
+              "s", "Until what waits and runs now is finished, on the slowest server.", columns=6),
     ),
     "Models and instances": (
         Panel("Instances", [Query(_model("shoal_model_instances"), "{{model}} {{version}}")]),
