@@ -180,9 +180,12 @@ class AdmissionControl:
 
     def drain_ns(self, now_ns: int) -> float | None:
         """When all that waits and runs now is answered; None while nothing is known."""
-        rows = self._rows_before(None)
-        last_ns = self._finish_ns(rows, max(1, round(rows / max(1, self._requests))), now_ns)
-        return None if last_ns is None else max([last_ns, *self._busy_ns(now_ns)])
+        rows, parallel = self._rows_before(None), max(1, round(self._parallel))
+        own_rows = max(1, round(rows / max(1, self._requests)))
+        busy_ns = self._busy_ns(parallel, now_ns)
+        estimate = self._costs.estimate
+        last_ns = finish_ns(rows, own_rows, self._max_rows, parallel, busy_ns, estimate)
+        return None if last_ns is None else max([last_ns, *busy_ns])
 
     def _rows_before(self, level: int | None) -> int:
         waiting = self._waiting.items()
@@ -191,17 +194,15 @@ class AdmissionControl:
     def _expected_ns(self, rows: int, own_rows: int, now_ns: int) -> float:
         """When the last of `rows` rows that wait is answered, which belongs to a request of
         `own_rows`; 0 while nothing is known."""
-        return self._finish_ns(rows, own_rows, now_ns) or 0.0
-
-    def _finish_ns(self, rows: int, own_rows: int, now_ns: int) -> float | None:
         parallel = max(1, round(self._parallel))
-        busy_ns = self._busy_ns(now_ns)
-        return finish_ns(rows, own_rows, self._max_rows, parallel, busy_ns, self._costs.estimate)
+        busy_ns = self._busy_ns(parallel, now_ns)
+        estimate = self._costs.estimate
+        return finish_ns(rows, own_rows, self._max_rows, parallel, busy_ns, estimate) or 0.0
 
-    def _busy_ns(self, now_ns: int) -> list[float]:
+    def _busy_ns(self, parallel: int, now_ns: int) -> list[float]:
         """What each running batch still takes. One that is overdue is expected to take as much
         longer as it is late."""
-        parallel, estimate = max(1, round(self._parallel)), self._costs.estimate
+        estimate = self._costs.estimate
         return [
             abs((estimate(parallel, one.rows) or 0.0) + one.start_ns - now_ns)
             for one in self._running.values()

@@ -129,8 +129,9 @@ def finish_ns(
         return None
     before, last_rows = divmod(rows - 1, batch_rows)
     rounds, place = divmod(before, parallel)
-    idle_ns = sorted([*busy_ns, *[0.0] * (parallel - len(busy_ns))])  # when each instance is idle
-    return idle_ns[place] + rounds * batch_ns + (estimate(parallel, last_rows + 1) or 0.0)
+    idle_ns = [*busy_ns] + [0.0] * (parallel - len(busy_ns))  # after how long each instance is idle
+    start_ns = sorted(idle_ns)[place] + rounds * batch_ns
+    return start_ns + (estimate(parallel, last_rows + 1) or 0.0)
 
 
 def _total_ns(batch: BatchReading) -> int:
