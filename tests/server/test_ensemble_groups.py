@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 from shoal.core.dtypes import INT32
 from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.errors import Cancelled
+from shoal.scheduler.ensemble_group import JoinedRequest
 from shoal.testing.server import running_server, wait_until
 from tests.support.client import Infer, outputs
 from tests.support.ensembles import chain
@@ -110,6 +112,20 @@ def test_they_run_as_one(serve, fake):
     assert counts(running, "both") == (5, 0, 5, 5)  # Triton counts an execution for each
     assert counts(running, "first") == counts(running, "second") == (5, 0, 5, 1)
     assert model.in_flight() == 0
+
+
+def test_their_memory_is_free_at_once(serve):
+    """Reference cycles would keep the inputs until the next garbage collection."""
+    model = serve().model("both")
+    gc.collect()
+    gc.disable()
+    try:
+        requests, _ = group(model, range(5))
+        assert model.accept_group(requests) == 5
+        answers(requests)
+        wait_until(lambda: not any(isinstance(one, JoinedRequest) for one in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 def test_the_batch_size_is_the_limit(serve, fake):

@@ -379,6 +379,8 @@ class LoopInstance:
                     return
                 self.busy_with = len(batch)
                 mode = self._run(batch)
+                if mode is THREADS and self._rest and self._batcher.give_back(self._rest):
+                    self._rest = ()
                 self.busy_with = len(self._rest)
             self._handle.ran(batch)
             if mode is THREADS:
@@ -404,7 +406,7 @@ class LoopInstance:
             self._batcher.finished(batch[:count])
             mode = self._placement.observe(*took)
             batch = batch[count:]
-            if time.monotonic_ns() > until_ns:
+            if mode is THREADS or time.monotonic_ns() > until_ns:
                 break
         self._rest = batch
         return mode

@@ -93,6 +93,10 @@ class Scheduler(Protocol):
         Where it `runs_one_by_one`, several requests of which each is a batch.
         """
 
+    def give_back(self, requests: Sequence[Request]) -> bool:
+        """For the event loop: leave requests that it has taken and not executed to the instances.
+        False, with nothing done, if it has to execute them itself."""
+
     def start_group(self, requests: Sequence[Request]) -> bool:
         """For the event loop: take over requests of one template as a batch, if they would be the
         next one anyway; false, with nothing done, if not."""

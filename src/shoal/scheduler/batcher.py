@@ -95,7 +95,7 @@ class Batcher:
         self._concurrent = concurrent
         self._admission = admission
         self._instances = 0  # that were attached
-        self._parts: deque[list[Request]] = deque()  # of a divided batch, for idle instances
+        self._parts: deque[list[Request]] = deque()  # of a batch, or given back
         self._clock = clock
         self._timer = timer
         self._timer_at_ns: int | None = None
@@ -468,6 +468,16 @@ class Batcher:
                     batch.append(request)
         self._drop(dropped)
         return batch, wait_ns
+
+    def give_back(self, requests: Sequence[Request]) -> bool:
+        """For the event loop: let instances execute requests that it has taken, each alone. False,
+        with nothing done, if instances may have ended, or if they were one batch."""
+        with self._changed:
+            if self._closed or not self.runs_one_by_one:
+                return False
+            self._parts += [[request] for request in requests]
+            self._changed.notify_all()
+        return True
 
     def start_group(self, requests: Sequence[Request]) -> bool:
         """For the event loop: take requests of one template that arrived together over as a batch,

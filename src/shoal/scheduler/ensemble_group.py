@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
+from shoal.core.reply import DISCARD
 from shoal.core.request import DONE, EXECUTING, Request
 from shoal.core.response import Response
 from shoal.core.signature import Signature
@@ -71,6 +72,7 @@ class JoinedRequest(Request):
 
     def send(self, response: Response) -> None:
         """Answer every member with its part of the response, or run them again one by one."""
+        self.reply = DISCARD  # breaks the reference cycle, which would keep the inputs
         requests = self.requests
         for request in requests:
             request.on_cancel = None

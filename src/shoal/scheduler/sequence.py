@@ -293,6 +293,10 @@ class SequenceBatcher:
         """Each request has its own place in a sequence."""
         return False
 
+    def give_back(self, requests: Sequence[Request]) -> bool:  # noqa: ARG002 - as the batcher's
+        """Never: requests of sequences have their places."""
+        return False
+
     def start_group(self, requests: Sequence[Request]) -> bool:  # noqa: ARG002 - as the batcher's
         """Never: requests of sequences have their places."""
         return False

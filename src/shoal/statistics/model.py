@@ -303,11 +303,11 @@ class ModelStatistics:
     ) -> None:
         """Count an execution for each of `requests`, which are answered together. `moments` are
         those of `Moments`, which takes longer to make than a tuple."""
+        end_ns = self._clock()
         if not self._keeps_lone:
             for request, own in zip(requests, moments, strict=True):
-                self.executed((request,), request.rows, Moments(*own))
+                self.executed((request,), request.rows, Moments(*own), end_ns=end_ns)
             return
-        end_ns = self._clock()
         last_inference_ns = self._wall_clock()
         lone = [
             (request.start_ns, request.queued_ns, request.rows, request.rows, own, end_ns)

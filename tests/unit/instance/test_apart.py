@@ -97,6 +97,9 @@ class Stage:
     def finished(self, batch):
         self.finished_requests += [request.id for request in batch]
 
+    def give_back(self, requests):
+        return False
+
     def hand_to_instances(self):
         self.handed_back += 1
 

@@ -19,7 +19,7 @@ from shoal.instance.execution_placement import STALL_NS, ExecutionMode, Executio
 from shoal.instance.inline import TRY_EVERY, LoopHandle, LoopInstance
 from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.batcher import Batcher
-from shoal.scheduler.policy import BatchPolicy
+from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.statistics.model import ModelStatistics
 from tests.support.fakes import WAIT_SECS, FakeBackend, FakeClock, make_request
@@ -125,6 +125,28 @@ def test_what_one_turn_brought_is_one_batch(run):
     stage = run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
     assert [batch["x"].shape[0] for batch in stage.backend.batches] == [3]
     assert stage.threads == [threading.main_thread()]
+
+
+def test_threads_run_the_rest_of_what_the_loop_took(run):
+    """Where requests run one by one, the loop takes several; the first shows that it is slow."""
+    placement = ExecutionPlacement()
+    placement.mode = ExecutionMode.LOOP
+    placement._ready_ns = 1 << 62  # it does not return
+
+    def leave(*_took):
+        placement.mode = ExecutionMode.THREADS
+        return placement.mode
+
+    placement.observe = leave
+
+    async def scenario(stage):
+        collectors = [stage.ask(n) for n in range(5)]
+        await until(lambda: all(one.answered for one in collectors))
+        assert [one.wait().outputs[0].array.item() for one in collectors] == list(range(5))
+        assert stage.on_loop.busy_with == stage.batcher.pending() == 0
+
+    stage = run(placement, scenario, SingleRequestPolicy())
+    assert [thread is threading.main_thread() for thread in stage.threads] == [True] + [False] * 4
 
 
 def test_a_lone_request_runs_at_once(run):

@@ -342,6 +342,28 @@ def test_the_loop_takes_several_requests_that_run_one_by_one():
     assert line.pending() == 0
 
 
+def test_what_the_loop_gives_back_is_taken_before_the_queue():
+    line, _ = batcher(SingleRequestPolicy())
+    line.hand_to_loop(lambda: None)
+    requests = [make_request(rows=1)[0] for _ in range(4)]
+    line.enqueue_group(requests[:3])
+    taken, _ = line.take_now()
+    line.enqueue(requests[3])
+    assert line.give_back(taken[1:])
+    line.hand_to_instances()
+    assert line.pending() == 3
+    assert [line.next_batch(Puller()) for _ in range(3)] == [[request] for request in requests[1:]]
+
+
+def test_the_loop_keeps_what_no_instance_may_take():
+    line, _ = batcher(SingleRequestPolicy())
+    requests = [make_request(rows=1)[0]]
+    line.close()
+    assert not line.give_back(requests)
+    batches, _ = batcher(BatchPolicy(4))
+    assert not batches.give_back(requests)  # a batch stays one
+
+
 def test_a_group_on_the_loop_is_a_batch_if_the_policy_takes_all_of_it():
     line, _ = batcher(BatchPolicy(4))
     line.hand_to_loop(lambda: None)

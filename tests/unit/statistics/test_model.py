@@ -144,6 +144,15 @@ def test_lone_requests_count_as_others_do(make_request, count):
     assert kept.read().success_count == count
 
 
+def test_requests_of_an_ensemble_that_were_joined_end_now(make_request):
+    """Its steps run in parallel: the sum of what they took may end later."""
+    requests, moments = [make_request(100, 0), make_request(300, 0)], Moments(400, 500, 900, 1_600)
+    for options in ({}, {"summaries": True}):
+        counted = statistics(now_ns=1_000, **options)
+        counted.executed_one_by_one(requests, [moments] * 2)
+        assert counted.snapshot()["inference_stats"]["success"] == {"count": 2, "ns": 900 + 700}
+
+
 def test_an_execution_whose_requests_all_failed_on_their_own_counts_nothing():
     counted = statistics()
     before = counted.snapshot()
