@@ -63,7 +63,8 @@ def test_from_start_to_end(repository, free_ports):
         # Only requests that the killed one had at that moment.
         assert clients.counts["wrong"] == 0
         assert clients.counts["lost"] <= 6, clients.errors
-        assert {status for status, _ in clients.errors} <= {502}
+        # HAProxy closes a connection that was used before, so that clients may send again.
+        assert {status for status, _ in clients.errors} <= {0, 502}
         for path in ("double", "triple"):
             index = application.call("POST", "/v2/repository/index")[1]
             assert {"name": path, "version": "1", "state": "READY"} in index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -66,27 +67,36 @@ def run(words: Sequence[str]) -> int:
     chosen = _parse(action, rest)
 
     from shoal.ray.cluster import Cluster
+    from shoal.ray.config import from_dict
 
     if action == "up":
         document = _config(chosen)
-        cluster = Cluster(chosen.address)
-        return _up(cluster, document, chosen)
-    cluster = Cluster(chosen.address or "auto")
-    if action == "down":
-        cluster.delete(chosen.name)
-        print(f"'{chosen.name}' is stopped")
-        return 0
-    found = cluster.describe(chosen.name)
-    print(json.dumps(found, indent=2) if chosen.json else _text(found))
+        from_dict(document)
+        if not chosen.address:
+            _check_folders(document)
+        return _up(Cluster(chosen.address), document, chosen)
+    with contextlib.closing(Cluster(chosen.address or "auto")) as cluster:
+        if action == "down":
+            cluster.delete(chosen.name)
+            print(f"'{chosen.name}' is stopped")
+        else:
+            found = cluster.describe(chosen.name)
+            print(json.dumps(found, indent=2) if chosen.json else _text(found))
     return 0
+
+
+def _check_folders(document: dict[str, Any]) -> None:
+    """Where all nodes are this machine, a folder that is not here is nowhere."""
+    named = document["repository"]
+    for place in [named] if isinstance(named, str) else named:
+        if "://" not in place and not Path(place).exists():
+            raise OptionError(f"there is no model repository '{place}'")
 
 
 def _up(cluster: Cluster, document: dict[str, Any], chosen: argparse.Namespace) -> int:
     """Start, and without an address serve until SIGINT or SIGTERM."""
-    stopped = threading.Event()
     if not chosen.address:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopped.set())
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         cluster.start(document, chosen.name)
         ports = {"http_port": 8000, "grpc_port": 8001, **document.get("ingress", {})}
@@ -96,9 +106,11 @@ def _up(cluster: Cluster, document: dict[str, Any], chosen: argparse.Namespace) 
             flush=True,
         )
         if not chosen.address:
-            stopped.wait()
-            print("stopping: replicas finish their requests", flush=True)
-            cluster.delete(chosen.name)
+            threading.Event().wait()
+    except KeyboardInterrupt:
+        if chosen.address:
+            raise
+        print("stopping: replicas finish their requests", flush=True)
     finally:
         cluster.close()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from shoal.ray.config import from_dict
 from shoal.ray.replica import INGRESS
 
 _ANSWER_SECS = 10.0
+_CONNECT_SECS = 5.0
 
 
 class Cluster:
@@ -27,13 +29,20 @@ class Cluster:
             from ray import serve
         except ImportError:
             raise Unsupported("Ray is not installed: pip install 'shoal[ray]'") from None
+        _check_reachable(address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+        # Without "local" Ray would look for a cluster that was started before.
+        own = {"address": "local", "include_dashboard": False}
+        options: dict[str, Any] = {"address": address} if address else own
         try:
             ray.init(logging_level="warning", log_to_driver=not address, **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 - of Ray, in many types
+            text = str(error).partition("\n")[0]
+            if not address:
+                raise Unavailable(f"Ray cannot be started on this machine: {text}") from None
             raise Unavailable(
-                f"no Ray cluster at '{address}': {error}; start one with `ray start --head`"
+                f"no Ray cluster answers at '{address}'; start one with `ray start --head`, or "
+                f"leave out --address. Ray says: {text}"
             ) from None
         self._ray: Any = ray
         self._serve: Any = serve
@@ -49,7 +58,15 @@ class Cluster:
         try:
             self._serve.run(app(document), name=name, route_prefix=None)
         except RuntimeError as error:
-            raise Unavailable(f"'{name}' was not started: {error}") from None
+            raise Unavailable(f"'{name}' was not started: {self._reason(name) or error}") from None
+
+    def _reason(self, name: str) -> str:
+        """What Ray Serve says about the parts of an application that do not run."""
+        found = self._serve.status().applications.get(name)
+        parts = found.deployments.items() if found is not None else ()
+        return "; ".join(
+            f"{part}: {one.message}" for part, one in parts if one.status.value != "HEALTHY"
+        )
 
     def delete(self, name: str) -> None:
         """Stop an application, after its requests are answered. Raises NotFound."""
@@ -80,8 +97,10 @@ class Cluster:
         }
 
     def close(self) -> None:
-        """End the connection, and the cluster if it was started here."""
+        """End the connection, and the cluster if it was started here, after its requests."""
         if self._is_own:
+            for name in self._serve.status().applications:
+                self._serve.delete(name)
             self._serve.shutdown()
         self._ray.shutdown()
 
@@ -91,3 +110,17 @@ class Cluster:
             others = ", ".join(sorted(found)) or "none"
             raise NotFound(f"no application '{name}' runs on the cluster; there are: {others}")
         return found[name]
+
+
+def _check_reachable(address: str) -> None:
+    """Raise Unavailable if nothing listens at `host:port`, which Ray tries for two minutes."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECS).close()
+    except OSError as error:
+        raise Unavailable(
+            f"no Ray cluster answers at '{address}': {error}; `ray start --head` starts one and "
+            f"prints its address"
+        ) from None
