@@ -27,9 +27,11 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 import torch
 
+from shoal.backends.base import Placement
 from shoal.backends.pytorch.settings import Switches
 from shoal.core import dtypes
 from shoal.core.dtypes import DataType
+from shoal.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -184,6 +186,19 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
 def has_cuda() -> bool:
     """Whether PyTorch can use a GPU of NVIDIA's here."""
     return bool(torch.cuda.is_available())
+
+
+def gpu_of(placement: Placement, file: str) -> torch.device:
+    """The GPU of an instance, by the config in `file`. ConfigError if PyTorch cannot use GPUs."""
+    if not has_cuda():
+        raise ConfigError(
+            f"the installed PyTorch ({torch.__version__}) cannot use the GPU",
+            file=file,
+            field="instance_group.kind",
+            fix="Install a build with CUDA (https://pytorch.org/get-started), or write "
+            "instance_group [ { kind: KIND_CPU } ]",
+        )
+    return torch.device("cuda", placement.device_id)
 
 
 def synchronize(device: torch.device) -> None:

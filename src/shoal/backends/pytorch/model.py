@@ -29,7 +29,7 @@ from shoal.backends.pytorch.eager import EagerProgram
 from shoal.backends.pytorch.executor import TorchExecutor, input_types, output_types
 from shoal.backends.pytorch.exported import ExportedProgram
 from shoal.backends.pytorch.improvement import Improvement
-from shoal.backends.pytorch.library import breaks_gpu, has_cuda, process
+from shoal.backends.pytorch.library import breaks_gpu, gpu_of, has_cuda, process
 from shoal.backends.pytorch.program import Program, Results
 from shoal.backends.pytorch.script import ScriptProgram
 from shoal.backends.pytorch.settings import HALF, PyTorchSettings
@@ -237,15 +237,7 @@ class PyTorchModel(LoadedModel):
             return None
         if placement.kind != "KIND_GPU":
             return _CPU
-        if not has_cuda():
-            raise ConfigError(
-                f"the installed PyTorch ({torch.__version__}) cannot use the GPU",
-                file=self._file,
-                field="instance_group.kind",
-                fix="Install a build with CUDA (https://pytorch.org/get-started), or write "
-                "instance_group [ { kind: KIND_CPU } ]",
-            )
-        return torch.device("cuda", placement.device_id)
+        return gpu_of(placement, self._file)
 
     def _check(self, program: Program) -> None:
         """Raise ConfigError if the model could not run requests that match the config."""

@@ -19,7 +19,7 @@ from shoal.backends.generation.pytorch.decoder import DeviceDecoder
 from shoal.backends.generation.pytorch.encoder import TorchEncoder
 from shoal.backends.generation.pytorch.graph import TorchGraph
 from shoal.backends.generation.pytorch.rows import TorchRows
-from shoal.backends.pytorch.library import HALVES, clean_message, has_cuda
+from shoal.backends.pytorch.library import HALVES, clean_message, gpu_of, has_cuda
 from shoal.errors import ConfigError
 from shoal.generation.decoder import RowsFactory
 
@@ -60,7 +60,7 @@ class TorchRuntime:
         self._lock = threading.Lock()  # guards _weights
         self._weights: dict[torch.device, _Weights] = {}
         self._runners: weakref.WeakSet[TorchRunner] = weakref.WeakSet()
-        weights = self._on(self._device(placements[0]))
+        weights = self._on(gpu_of(placements[0], self._file))
         self.dims: tuple[int, ...] | None = None
         encoded: dict[str, tuple[Any, ...]] = {}
         if weights.encoder is not None:
@@ -75,7 +75,7 @@ class TorchRuntime:
 
     def instance(self, placement: Placement) -> tuple[TorchEncoder | None, RowsFactory]:
         """An encoder and states of its own, with their CUDA graphs."""
-        device = self._device(placement)
+        device = gpu_of(placement, self._file)
         weights = self._on(device)
         stream: Any = None
         if device.type == "cuda":
@@ -138,17 +138,6 @@ class TorchRuntime:
                     None if files.encoder is None else TorchGraph(files.encoder, device, dtype),
                 )
             return self._weights[device]
-
-    def _device(self, placement: Placement) -> torch.device:
-        if not has_cuda():
-            raise ConfigError(
-                f"the installed PyTorch ({torch.__version__}) cannot use the GPU",
-                file=self._file,
-                field="instance_group.kind",
-                fix="Install a build with CUDA (https://pytorch.org/get-started), or write "
-                "instance_group [ { kind: KIND_CPU } ]",
-            )
-        return torch.device("cuda", placement.device_id)
 
 
 class TorchRunner:
