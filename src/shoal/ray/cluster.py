@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from shoal.ray.replica import INGRESS
 
 _ANSWER_SECS = 10.0
 _CONNECT_SECS = 5.0
+_OWN_ERROR = re.compile(r"^shoal\.errors\.\w+: ", re.MULTILINE)
 
 
 class Cluster:
@@ -64,8 +66,11 @@ class Cluster:
         """What Ray Serve says about the parts of an application that do not run."""
         found = self._serve.status().applications.get(name)
         parts = found.deployments.items() if found is not None else ()
+        # Our own error is at the end of a long traceback.
         return "; ".join(
-            f"{part}: {one.message}" for part, one in parts if one.status.value != "HEALTHY"
+            f"{part}: {_OWN_ERROR.split(one.message)[-1].strip()}"
+            for part, one in parts
+            if one.status.value != "HEALTHY"
         )
 
     def delete(self, name: str) -> None:

@@ -282,5 +282,6 @@ def _set_state(group: str, slot: int, state: str) -> str:
 
 def _alerts(text: str) -> str:
     """The lines of HAProxy's messages that say what is wrong."""
-    lines = [line for line in text.splitlines() if "[ALERT]" in line]
-    return "; ".join(line.partition(" : ")[2] for line in lines)[-2000:] or text[-2000:].strip()
+    alerts = [line.partition(" : ")[2] for line in text.splitlines() if "[ALERT]" in line]
+    reasons = [alert for alert in alerts if "haproxy.main()" not in alert]  # which says no reason
+    return "; ".join(reasons or alerts)[-2000:] or text[-2000:].strip()

@@ -73,7 +73,12 @@ class Ingress:
         stored = await asyncio.to_thread(self._stored)
         if stored:
             self._control.calls.load(stored)
-        await asyncio.to_thread(self._haproxy.start)
+        try:
+            await asyncio.to_thread(self._haproxy.start)
+        except Unavailable:
+            if not self._owner_path.exists():
+                shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         self._owner_path.write_text(self._id)
         await self._control.serve(*sockets, owner=self._id)
         self._watch = asyncio.ensure_future(self._look())
