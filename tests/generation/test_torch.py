@@ -20,14 +20,14 @@ def torch_server(repository, tmp_path_factory):
     import torch
 
     from shoal.backends.generation import backend
-    from shoal.backends.generation.pytorch.runtime import TorchRuntime
+    from shoal.backends.generation.pytorch import runtime
 
     folder = tmp_path_factory.mktemp("torch")
     for name in ("captions", "gpt2"):
         shutil.copytree(repository / name, folder / name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "_is_gpu", lambda _: True)
-        patch.setattr(TorchRuntime, "_device", lambda *_: torch.device("cpu"))
+        patch.setattr(runtime, "gpu_of", lambda *_: torch.device("cpu"))
         with running_server(folder) as running:
             yield running
 
