@@ -21,7 +21,7 @@ from shoal.testing.server import wait_until
 
 pytestmark = pytest.mark.image
 
-LARGEST_MB = 360
+LARGEST_MB = 350
 # No writable file but volumes, not even in /tmp; no capabilities, no way to get any.
 STRICT = (
     "--read-only",
