@@ -172,9 +172,19 @@ def test_a_connection_the_server_closed_meanwhile():
         client.close()
 
 
-def test_a_server_that_hangs_up_on_everybody():
-    with Scripted([None]) as server, pytest.raises(ConnectionFailed, match="closed the connection"):
-        Client(server.address).live()
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_server_that_hangs_up_on_everybody(scheme):
+    async def ask(url):
+        async with AsyncClient(url) as client:
+            await client.live(timeout=WAIT_SECS)
+
+    closed = pytest.raises(ConnectionFailed, match="closed the connection")
+    with Scripted([None], [None]) as server:
+        url = f"{scheme}://{server.address}"
+        with closed, Client(url) as client:
+            client.live()
+        with closed:
+            asyncio.run(ask(url))
 
 
 def test_a_server_that_stops_before_the_retry():

@@ -26,6 +26,8 @@
     shared_memory(name, size)                         tensors that are not sent
     close(), or `with Client(…) as client:`
 
+`Client("shoal+ray://host:8000")` balances over the replicas of `shoal ray` by itself (`replicas`).
+
 Every error is a `ClientError`. The names below are imported on first use: `Client` needs neither
 asyncio nor, over HTTP, protobuf.
 """

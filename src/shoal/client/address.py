@@ -1,7 +1,7 @@
 """Server addresses, parsed.
 
 "localhost:8000", "https://host/prefix", "grpc://host:8001", "grpcs://host", "[::1]:8000",
-"unix:///run/shoal.sock"
+"unix:///run/shoal.sock", "shoal+ray://host:8000", "shoal+ray+grpc://host:8000"
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ _SCHEMES = {
     "https": (HTTP, True),
     "grpc": (GRPC, False),
     "grpcs": (GRPC, True),
+}
+_REPLICAS = {  # the address is that of an ingress over HTTP, whatever replicas are called with
+    "shoal+ray": HTTP,
+    "shoal+ray+grpc": GRPC,
 }
 _DEFAULT_PORTS = {
     (HTTP, False): 8000,
@@ -44,11 +48,25 @@ class Address:
     encrypted: bool
     prefix: str = ""  # of every path, for servers behind a proxy
     socket: str = ""  # the file of a Unix socket, instead of host and port
+    balanced: bool = False  # calls go to the replicas that the server here knows
+    name: str = ""  # in messages, of a replica
 
     @property
     def shown(self) -> str:
         """The address in messages: `host:port`, or the Unix socket."""
-        return f"unix:{self.socket}" if self.socket else self.authority
+        if self.socket:
+            return f"unix:{self.socket}"
+        return f"{self.authority} ({self.name})" if self.name else self.authority
+
+    @property
+    def url(self) -> str:
+        """The address with its scheme."""
+        if self.socket:
+            return self.shown
+        if self.balanced:
+            scheme = next(name for name, protocol in _REPLICAS.items() if protocol == self.protocol)
+            return f"{scheme}://{self.authority}"
+        return f"{self.protocol}://{self.authority}"
 
     @property
     def authority(self) -> str:
@@ -59,8 +77,10 @@ class Address:
         return f"{host}:{self.port}"
 
 
-def parse(url: str, protocol: str | None = None, encrypted: bool = False) -> Address:
-    """Parse `url`. Raises InvalidInput."""
+def parse(
+    url: str, protocol: str | None = None, encrypted: bool = False, *, replicas: bool = False
+) -> Address:
+    """Parse `url`; with `replicas` it may be one of an ingress. Raises InvalidInput."""
     if protocol not in (None, HTTP, GRPC):
         raise InvalidInput(f"protocol is 'http' or 'grpc', found {protocol!r}")
     unix = _UNIX.fullmatch(url.strip())
@@ -74,25 +94,37 @@ def parse(url: str, protocol: str | None = None, encrypted: bool = False) -> Add
             f"{url!r} is not a server address; write it as 'localhost:8000', "
             f"'https://host:8000' or 'grpc://localhost:8001'"
         )
-    named, secure = protocol, False
+    named, secure, balanced = protocol, False, False
     if match["scheme"]:
-        try:
-            named, secure = _SCHEMES[match["scheme"].lower()]
-        except KeyError:
+        scheme = match["scheme"].lower()
+        if replicas and scheme in _REPLICAS:
+            named, balanced = _REPLICAS[scheme], True
+        elif scheme in _SCHEMES:
+            named, secure = _SCHEMES[scheme]
+        else:
+            known = (*_SCHEMES, "unix", *(_REPLICAS if replicas else ()))
             raise InvalidInput(
                 f"{url!r} has the scheme '{match['scheme']}://', which is not supported; "
-                f"use one of {', '.join(f'{scheme}://' for scheme in (*_SCHEMES, 'unix'))}"
-            ) from None
+                f"use one of {', '.join(f'{scheme}://' for scheme in known)}"
+            )
         if protocol == GRPC and named == HTTP:  # http://host:8001 with protocol="grpc"
             named = GRPC
         elif protocol not in (None, named):
             raise InvalidInput(f"{url!r} and protocol={protocol!r} contradict each other")
     chosen = named or HTTP
     secure = secure or encrypted
-    port = int(match["port"]) if match["port"] else _DEFAULT_PORTS[chosen, secure]
+    if balanced and secure:
+        raise InvalidInput(
+            f"{url!r} leads to replicas, which are called without TLS; use https:// or grpcs:// "
+            f"with the ingress's address, which has it"
+        )
+    default = _DEFAULT_PORTS[HTTP if balanced else chosen, secure]
+    port = int(match["port"]) if match["port"] else default
     if not 0 < port < 65536:
         raise InvalidInput(f"{url!r} names port {port}; ports are 1 to 65535")
     prefix = (match["prefix"] or "").rstrip("/")
-    if prefix and chosen == GRPC:
-        raise InvalidInput(f"{url!r} has a path after the port; gRPC has none")
-    return Address(chosen, match["host"].strip("[]"), port, secure, prefix)
+    if prefix and (chosen == GRPC or balanced):
+        raise InvalidInput(
+            f"{url!r} has a path after the port; {'an ingress' if balanced else 'gRPC'} has none"
+        )
+    return Address(chosen, match["host"].strip("[]"), port, secure, prefix, balanced=balanced)

@@ -7,7 +7,7 @@ import ssl as tls
 from collections.abc import AsyncIterator, Mapping
 from collections.abc import Sequence as Names
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
@@ -25,7 +25,9 @@ from shoal.client.steps import RoundTrip, Steps, Version
 if TYPE_CHECKING:
     from shoal.client.async_grpc_transport import AsyncGrpcTransport
     from shoal.client.async_http_transport import AsyncHttpTransport
+    from shoal.client.async_replica_transport import AsyncReplicaTransport
     from shoal.client.async_stream import AsyncStream
+    from shoal.client.replica_codec import ReplicaCodec
 
 T = TypeVar("T")
 
@@ -64,13 +66,11 @@ class AsyncClient(BaseClient):
 
         Closing the iterator early cancels the request.
         """
-        from shoal.client.async_http_transport import AsyncHttpTransport
-
         events = inference.Events(
             self._session, model, inputs, parameters, str(version), timeout, headers
         )
-        transport = self._transport
-        assert isinstance(transport, AsyncHttpTransport)  # checked by `Events`
+        # `Events` has refused other transports.
+        transport = cast("AsyncHttpTransport | AsyncReplicaTransport", self._transport)
         responses = transport.events(events.request, events.timeout_secs)
         try:
             async for response in responses:
@@ -87,13 +87,12 @@ class AsyncClient(BaseClient):
         `async with client.stream("words") as stream: await stream.send({…})`, then
         `async for result in stream:`.
         """
-        from shoal.client.async_grpc_transport import AsyncGrpcTransport
         from shoal.client.async_stream import AsyncStream
         from shoal.client.streaming import Streaming
 
         streaming = Streaming(self._session, model, str(version), headers)
-        transport = self._transport
-        assert isinstance(transport, AsyncGrpcTransport)  # checked by `Streaming`
+        # `Streaming` has refused other transports.
+        transport = cast("AsyncGrpcTransport | AsyncReplicaTransport", self._transport)
         return AsyncStream(streaming, self._run, transport.duplex)
 
     def sequence(
@@ -144,8 +143,13 @@ class AsyncClient(BaseClient):
         await self.close()
 
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
-        self._transport: AsyncGrpcTransport | AsyncHttpTransport
-        if address.protocol == GRPC:
+        self._transport: AsyncGrpcTransport | AsyncHttpTransport | AsyncReplicaTransport
+        if address.balanced:
+            from shoal.client.async_replica_transport import AsyncReplicaTransport
+
+            requests = cast("ReplicaCodec", self._session.codec)
+            self._transport = AsyncReplicaTransport(address, limits, requests.list_request)
+        elif address.protocol == GRPC:
             from shoal.client.async_grpc_transport import AsyncGrpcTransport
 
             self._transport = AsyncGrpcTransport(address, encryption, limits)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable
 
 from shoal.client.address import Address
-from shoal.client.codec import SMALL_BYTES, RawResponse
+from shoal.client.codec import SMALL_BYTES, RawRequest, RawResponse
 from shoal.client.connecting import Limits, foreign, late, lost, open_transport, refused
 from shoal.client.errors import ClientError, ProtocolError, Timeout
 from shoal.client.http2 import Http2Connection
@@ -45,10 +46,12 @@ class AsyncGrpcTransport:
         body = stream.messages[0] if stream.messages else b""
         return RawResponse(ended.code, ended.headers, body, ended.message)
 
-    async def duplex(self, block: bytes) -> AsyncDuplex:
-        """A call of many messages in both directions."""
+    async def duplex(
+        self, request: RawRequest, closed: Callable[[], None] | None = None
+    ) -> AsyncDuplex:
+        """A call of many messages in both directions; `closed` is called once, at its end."""
         link = await self._link(None)
-        return AsyncDuplex(self._address, link, block)
+        return AsyncDuplex(self._address, link, request.block, closed)
 
     async def close(self) -> None:
         """Close all connections; calls in flight fail."""
@@ -134,6 +137,10 @@ class AsyncGrpcTransport:
             raise refused(self._address, TimeoutError(), self._limits.connect_secs) from None
         except OSError as error:
             raise refused(self._address, error, self._limits.connect_secs) from None
+        if link.connection.closing:  # closed before this task continued: no call would ever end
+            closed = link.failure or lost(self._address, link.error)
+            closed.not_connected = True
+            raise closed
         return link
 
 
@@ -214,7 +221,9 @@ class _Link(asyncio.Protocol):
 class AsyncDuplex:
     """A call with many messages in both directions."""
 
-    def __init__(self, address: Address, link: _Link, block: bytes) -> None:
+    def __init__(
+        self, address: Address, link: _Link, block: bytes, closed: Callable[[], None] | None
+    ) -> None:
         self._address = address
         self._link = link
         self._stream = link.connection.open(block)
@@ -222,6 +231,7 @@ class AsyncDuplex:
         self._changed: asyncio.Future[None] | None = None
         self._sent: asyncio.Future[None] | None = None
         self._closed = False
+        self._on_close = closed
         link.flush_soon()
 
     async def send(self, parts: list[Buffer], size: int) -> None:
@@ -270,6 +280,8 @@ class AsyncDuplex:
             self._closed = True
             self._stream.cancel()
             self._link.flush_soon()
+            if self._on_close is not None:
+                self._on_close()
 
     def _news(self) -> None:
         for waiter in (self._changed, self._sent):

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from shoal.client.async_grpc_transport import AsyncDuplex
+from shoal.client.codec import RawRequest
 from shoal.client.errors import ClientError
 from shoal.client.result import Result
 from shoal.client.steps import Steps
@@ -25,7 +26,7 @@ class AsyncStream:
         self,
         streaming: Streaming,
         run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
-        connect: Callable[[bytes], Coroutine[Any, Any, AsyncDuplex]],
+        connect: Callable[[RawRequest], Coroutine[Any, Any, AsyncDuplex]],
     ) -> None:
         self._streaming = streaming
         self._run = run
@@ -71,7 +72,7 @@ class AsyncStream:
             self._duplex.close()
 
     async def __aenter__(self) -> AsyncStream:  # noqa: PYI034 - Python 3.10 has no Self
-        self._duplex = await self._connect(self._streaming.block)
+        self._duplex = await self._connect(self._streaming.request)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -42,11 +42,11 @@ class BaseClient(ABC):
         seconds; None waits without a limit.
 
         `retries` is how often an inference is retried, with backoff, when the server is overloaded
-        (503, UNAVAILABLE); other errors are not retried. At most `connections` are open at once.
-        `ca` is a file with the certificates to trust, `cert` and `key` are the client's own.
+        (503, UNAVAILABLE); other errors are not retried. At most `connections` to a server are open
+        at once. `ca` is a file with the certificates to trust; `cert` and `key` are the client's.
         Raises InvalidInput. No connection is opened yet.
         """
-        address = parse(url, protocol, encrypted=bool(ssl))
+        address = parse(url, protocol, encrypted=bool(ssl), replicas=True)
         for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if value is not None and not value > 0:
                 raise InvalidInput(f"{name} is a number of seconds above 0, or None; found {value}")
@@ -63,9 +63,7 @@ class BaseClient(ABC):
         self._connect(address, encryption, Limits(connect_timeout, connections))
 
     def __repr__(self) -> str:
-        address = self._address
-        shown = address.shown if address.socket else f"{address.protocol}://{address.authority}"
-        return f"{type(self).__name__}('{shown}')"
+        return f"{type(self).__name__}('{self._address.url}')"
 
     @abstractmethod
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
@@ -77,6 +75,10 @@ class BaseClient(ABC):
 
 
 def _codec(address: Address, headers: Headers) -> Codec:
+    if address.balanced:
+        from shoal.client import replica_codec
+
+        return replica_codec.make(address, headers)
     if address.protocol == GRPC:
         from shoal.client.grpc_codec import GrpcCodec
 

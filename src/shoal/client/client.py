@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Names
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from shoal.client import control, inference, tasks
 from shoal.client.address import GRPC, Address
@@ -26,6 +26,8 @@ from shoal.client.steps import RoundTrip, Steps, Version
 if TYPE_CHECKING:
     from shoal.client.grpc_transport import GrpcTransport
     from shoal.client.http_transport import HttpTransport
+    from shoal.client.replica_codec import ReplicaCodec
+    from shoal.client.replica_transport import ReplicaTransport
     from shoal.client.stream import Stream
 
 T = TypeVar("T")
@@ -65,13 +67,11 @@ class Client(BaseClient):
 
         Closing the iterator early cancels the request.
         """
-        from shoal.client.http_transport import HttpTransport
-
         events = inference.Events(
             self._session, model, inputs, parameters, str(version), timeout, headers
         )
-        transport = self._transport
-        assert isinstance(transport, HttpTransport)  # checked by `Events`
+        # `Events` has refused other transports.
+        transport = cast("HttpTransport | ReplicaTransport", self._transport)
         with contextlib.closing(transport.events(events.request, events.timeout_secs)) as responses:
             for response in responses:
                 yield from events.feed(response)
@@ -83,14 +83,13 @@ class Client(BaseClient):
 
         `with client.stream("words") as stream: stream.send({…}); for result in stream: …`
         """
-        from shoal.client.grpc_transport import GrpcTransport
         from shoal.client.stream import Stream
         from shoal.client.streaming import Streaming
 
         streaming = Streaming(self._session, model, str(version), headers)
-        transport = self._transport
-        assert isinstance(transport, GrpcTransport)  # checked by `Streaming`
-        return Stream(streaming, self._run, transport.duplex(streaming.block))
+        # `Streaming` has refused other transports.
+        transport = cast("GrpcTransport | ReplicaTransport", self._transport)
+        return Stream(streaming, self._run, transport.duplex(streaming.request))
 
     def sequence(
         self, model: str, id: int | str | None = None, *, version: Version = ""
@@ -143,8 +142,13 @@ class Client(BaseClient):
         self.close()
 
     def _connect(self, address: Address, encryption: tls.SSLContext | None, limits: Limits) -> None:
-        self._transport: GrpcTransport | HttpTransport
-        if address.protocol == GRPC:
+        self._transport: GrpcTransport | HttpTransport | ReplicaTransport
+        if address.balanced:
+            from shoal.client.replica_transport import ReplicaTransport
+
+            requests = cast("ReplicaCodec", self._session.codec)
+            self._transport = ReplicaTransport(address, limits, requests.list_request)
+        elif address.protocol == GRPC:
             from shoal.client.grpc_transport import GrpcTransport
 
             self._transport = GrpcTransport(address, encryption, limits)

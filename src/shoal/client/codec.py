@@ -45,12 +45,25 @@ class InferenceCall:
     binary: bool = True
 
 
+class Target(NamedTuple):
+    """Which replicas may get a request: those that serve the model.
+
+    Requests of a sequence go to the replica of its first one.
+    """
+
+    model: str
+    sequence: Parameter | None = None
+    start: bool = False
+    end: bool = False
+
+
 class RawRequest(NamedTuple):
     """Bytes to send. `block` has the headers of gRPC; over HTTP they are in the first part."""
 
     parts: list[Buffer]
     size: int
     block: bytes = b""
+    target: Target | None = None  # of clients that choose a replica; None: the ingress
 
 
 class RawResponse(NamedTuple):

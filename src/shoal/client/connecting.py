@@ -114,6 +114,12 @@ async def open_transport(
 
 def refused(address: Address, error: OSError, connect_secs: float | None) -> ClientError:
     """The error when connecting failed."""
+    made = _refused(address, error, connect_secs)
+    made.not_connected = True
+    return made
+
+
+def _refused(address: Address, error: OSError, connect_secs: float | None) -> ClientError:
     where = address.shown
     if isinstance(error, tls.SSLCertVerificationError):
         return ConnectionFailed(

@@ -58,6 +58,8 @@ UNAVAILABLE = "UNAVAILABLE"
 class ClientError(ShoalError):
     """Base of all errors of a client."""
 
+    not_connected = False  # there was no connection, so nothing was sent
+
 
 class InvalidInput(ClientError, ValueError):
     """The arguments are invalid; nothing was sent."""

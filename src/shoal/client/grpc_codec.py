@@ -165,6 +165,11 @@ class GrpcCodec:
             raw=body,
         )
 
+    def stream(self, model: str, options: CallOptions) -> RawRequest:
+        """The beginning of ModelStreamInfer; its messages name their models themselves."""
+        del model
+        return RawRequest([], 0, self.block("ModelStreamInfer", options))
+
     def stream_response(self, body: Buffer) -> tuple[Result | None, ClientError | None]:
         """The result in a ModelStreamInferResponse, and the error it comes with."""
         errors: list[tuple[int, int]] = []

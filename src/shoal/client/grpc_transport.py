@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Callable
 
 from shoal.client.address import Address
-from shoal.client.codec import RawResponse
+from shoal.client.codec import RawRequest, RawResponse
 from shoal.client.connecting import Limits, foreign, late, lost, open_socket
 from shoal.client.duplex import Duplex
 from shoal.client.errors import ProtocolError
@@ -65,16 +66,25 @@ class GrpcTransport:
                 raise lost(self._address, channel.error)
             return response
 
-    def duplex(self, block: bytes) -> Duplex:
-        """A call of many messages in both directions, on a separate connection."""
+    def duplex(self, request: RawRequest, closed: Callable[[], None] | None = None) -> Duplex:
+        """A call of many messages in both directions, on a separate connection.
+
+        `closed` is called once, at its end.
+        """
         channel = self._pool.fresh()
+
+        def drop() -> None:
+            self._pool.drop(channel)
+            if closed is not None:
+                closed()
+
         try:
             return Duplex(
                 self._address,
                 channel.line,
                 channel.connection,
-                block,
-                lambda: self._pool.drop(channel),
+                request.block,
+                drop,
             )
         except BaseException:
             self._pool.drop(channel)

@@ -38,7 +38,7 @@ class Streaming:
             )
         self.codec = session.codec
         self.session = session
-        self.block = self.codec.block("ModelStreamInfer", CallOptions(headers))
+        self.request = self.codec.stream(model, CallOptions(headers))
         self.waiting = 0
         self._model = model
         self._version = version

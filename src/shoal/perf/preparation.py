@@ -59,7 +59,7 @@ def endpoint(options: PerfOptions) -> Endpoint:
         address.encrypted,
         address.prefix,
         address.socket,
-        tls,
+        tls=tls,
     )
 
 

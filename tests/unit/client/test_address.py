@@ -48,6 +48,36 @@ def test_unix_sockets(url, path, protocol):
         parse(url, protocol, encrypted=True)
 
 
+@pytest.mark.parametrize(
+    ("url", "protocol", "expected"),
+    [
+        ("shoal+ray://host", None, ("http", 8000, "shoal+ray://host:8000")),
+        ("shoal+ray://host:9", "grpc", ("grpc", 9, "shoal+ray+grpc://host:9")),
+        ("shoal+ray+grpc://[::1]", None, ("grpc", 8000, "shoal+ray+grpc://[::1]:8000")),
+    ],
+)
+def test_ingresses(url, protocol, expected):
+    address = parse(url, protocol, replicas=True)
+    assert address.balanced
+    assert (address.protocol, address.port, address.url) == expected
+    with pytest.raises(InvalidInput, match="not supported"):
+        parse(url, protocol)
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "text"),
+    [
+        ("shoal+ray://host/path", {}, "an ingress has none"),
+        ("shoal+ray://host", {"encrypted": True}, "replicas, which are called without TLS"),
+        ("shoal+ray+grpc://host", {"protocol": "http"}, "contradict"),
+        ("ray://host", {}, r"use one of .* unix://, shoal\+ray://, shoal\+ray\+grpc://"),
+    ],
+)
+def test_what_is_no_ingress(url, arguments, text):
+    with pytest.raises(InvalidInput, match=text):
+        parse(url, replicas=True, **arguments)
+
+
 def test_ssl_encrypts_whatever_the_scheme():
     assert parse("host:8001", "grpc", encrypted=True).encrypted
 
