@@ -65,7 +65,7 @@ class ScalingConfig:
     drain_secs: float = 2.0  # in which waiting work is to be done by additional replicas
     interval_secs: float = 1.0  # between readings of a replica
     up_delay_secs: float = 0.0
-    down_delay_secs: float = 60.0  # how long fewer replicas must be enough before one is removed
+    down_delay_secs: float = 300.0  # how long fewer replicas must be enough before one is removed
     most_added: float = 2.0  # times the present number, at once
 
     def check(self, where: str) -> None:

@@ -2,9 +2,10 @@
 
     readings of all replicas --> wanted --> at once up; down only when fewer were enough for long
 
-Two demands add up. Work that arrives keeps `utilisation` of so many replicas busy. Work that waits
-takes `queue_secs` of a replica, and is to be done within the time that the config allows. Both are
-measured as time, so the policy needs no guess of how many requests a replica can take.
+Two demands add up. Work that arrives keeps so many replicas busy, and lets queues grow if they are
+full. Work that waits takes `queue_secs` of a replica, and is to be done within the time that the
+config allows. Both are measured as time, so the policy needs no guess of how many requests a
+replica can take.
 """
 
 from __future__ import annotations
@@ -16,17 +17,24 @@ from typing import Any
 from shoal.ray.config import ScalingConfig
 from shoal.ray.readings import Reading
 
-_LATELY = "lately"  # in the policy's state: [time, wanted], those that may still matter
-_UP_SINCE = "up_since"
 
+def demand(
+    readings: Sequence[Reading], growth: float, present: int, scaling: ScalingConfig
+) -> float:
+    """How many replicas the work needs, as a fraction.
 
-def demand(readings: Sequence[Reading], scaling: ScalingConfig) -> float:
-    """How many replicas the work needs, as a fraction."""
-    arriving = sum(reading.utilisation for reading in readings) / scaling.target_utilisation
-    # What a replica finishes within half of the allowed time is no reason for another one.
+    `growth` is by how much the waiting work grows, in seconds of a replica per second: full
+    replicas do not show how much more arrives, but their queues do.
+    """
+    arriving = sum(reading.utilisation for reading in readings) + max(0.0, growth)
+    needed = arriving / scaling.target_utilisation
+    if len(readings) < present:
+        return needed  # what waits may be for replicas that are just starting
+    # What a replica finishes within half of the allowed time is no reason for another one. Work
+    # that waits stays where it is, so many more replicas than for new work would not help it.
     allowed = scaling.drain_secs / 2
     waiting = sum(max(0.0, reading.queue_secs - allowed) for reading in readings)
-    return arriving + waiting / scaling.drain_secs
+    return needed + min(arriving, waiting / scaling.drain_secs)
 
 
 def wanted(
@@ -45,32 +53,32 @@ def wanted(
     least, most = limits
     if not readings:
         return min(most, max(least, present)), dict(state)
-    needed = math.ceil(demand(readings, scaling) - 1e-6)
-    # Replicas that are starting have no reading yet; the work that they will take is not known.
+    queued = sum(reading.queue_secs for reading in readings)
+    growth = 0.0
+    if "queued" in state and now > state["at"]:
+        growth = (queued - state["queued"]) / (now - state["at"])
+    needed = math.ceil(demand(readings, growth, present, scaling) - 1e-6)
+    # One step must not be ruined by one wrong reading.
     ceiling = max(present + 1, math.floor(present * scaling.most_added))
     needed = min(most, ceiling, max(least, needed))
-    keep_from = now - scaling.down_delay_secs
-    lately = [entry for entry in state.get(_LATELY, ()) if entry[0] >= keep_from]
+    known_since = state.get("known_since", now)
+    lately = [one for one in state.get("lately", ()) if one[0] >= now - scaling.down_delay_secs]
     lately.append([now, needed])
-    since = state.get(_UP_SINCE)
+    up_since = None
+    chosen = present
     if needed > present:
-        since = now if since is None else since
-        chosen = needed if now - since >= scaling.up_delay_secs else present
-    else:
-        since = None
-        # Down to what was enough all the time; the present number counts until that time is over.
-        known_for = now - state.get("known_since", now)
-        chosen = present
-        if known_for >= scaling.down_delay_secs:
-            chosen = min(present, max(count for _, count in lately))
+        up_since = state.get("up_since", now)
+        if now - up_since >= scaling.up_delay_secs:
+            chosen, up_since = needed, None
+    elif now - known_since >= scaling.down_delay_secs:
+        # Down to what was enough all the time.
+        chosen = min(present, max(count for _, count in lately))
     chosen = min(most, max(least, chosen))
-    new_state: dict[str, Any] = {
-        _LATELY: lately,
-        "known_since": state.get("known_since", now),
-    }
-    if since is not None and chosen == present:
-        new_state[_UP_SINCE] = since
-    return chosen, new_state
+    after: dict[str, Any] = {"known_since": known_since, "lately": lately}
+    after |= {"queued": queued, "at": now}
+    if up_since is not None:
+        after["up_since"] = up_since
+    return chosen, after
 
 
 class Policy:

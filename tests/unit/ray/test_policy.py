@@ -26,15 +26,24 @@ def test_work_that_arrives_is_spread_to_the_target():
 
 
 def test_work_that_waits_needs_more_replicas():
-    # 5 s of work: what is above the second that may wait, within 2 s.
-    assert decide([busy(1.0, 5.0)], 1, scaling=ScalingConfig(target_utilisation=1.0))[0] == 2
-    assert decide([busy(1.0, 5.0)], 2, scaling=ScalingConfig(target_utilisation=1.0))[0] == 3
+    scaling = ScalingConfig(target_utilisation=1.0)
+    # 3 s of work: what is above the second that may wait, within 2 s.
+    assert decide([busy(1.0, 3.0), busy(1.0)], 2, scaling=scaling)[0] == 3
+    assert decide([busy(1.0, 1.0), busy(1.0)], 2, scaling=scaling)[0] == 2
+    # A third one is starting, and may be enough.
+    assert decide([busy(1.0, 3.0), busy(1.0)], 3, scaling=scaling)[0] == 3
+
+
+def test_queues_that_grow_show_how_much_more_arrives():
+    scaling = ScalingConfig(target_utilisation=1.0, most_added=10.0)
+    _, state = decide([busy(1.0, 0.0)], 1, now=0.0, scaling=scaling)
+    assert decide([busy(1.0, 6.0)], 1, state, now=2.0, limits=(1, 20), scaling=scaling)[0] == 7
 
 
 def test_it_grows_by_a_factor_at_most():
     assert decide([busy(1.0, 100.0)], 1)[0] == 2
-    assert decide([busy(1.0, 100.0)], 4)[0] == 8
-    assert decide([busy(1.0, 100.0)], 8)[0] == 10  # the limit
+    assert decide([busy(1.0, 100.0)] * 4, 4)[0] == 8
+    assert decide([busy(1.0, 100.0)] * 8, 8)[0] == 10  # the limit
 
 
 def test_down_only_after_fewer_were_enough_all_the_time():
