@@ -1,3 +1,3 @@
 """The model repository of `shoal serve --demo`, and a photo to try it with. Data only."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

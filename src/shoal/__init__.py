@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 try:  # with the number of the commit; a build writes it
     from shoal._version import __version__  # type: ignore[import-not-found,unused-ignore]
 except ImportError:  # a source tree in Python's path
-    __version__ = "0.1.0"
+    __version__ = "0.2.0"
 
 _HOMES = {
     "AlreadyExists": "shoal.errors",

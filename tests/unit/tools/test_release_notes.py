@@ -56,5 +56,11 @@ def test_a_version_without_notes_is_refused(notes, tmp_path, capsys):
     assert "has no section '## 0.2.0'" in capsys.readouterr().err
 
 
+def test_the_version_of_the_source_has_notes(tool, root):
+    changelog = (root / "CHANGELOG.md").read_text("utf-8")
+    assert changelog.startswith("# Changelog\n\n## Unreleased\n")
+    assert tool("release_notes").section(changelog, tool("version").base())
+
+
 def test_usage(notes):
     assert notes.main([]) == 2
