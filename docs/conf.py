@@ -23,5 +23,5 @@ myst_heading_anchors = 3
 smartquotes = False  # they would turn the dashes of --options into others
 
 html_theme = "furo"
-html_title = f"Shoal {release}"
+html_title = f"Shoal {release.partition('+')[0]}"
 html_show_sphinx = False
