@@ -12,6 +12,9 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from shoal.client.address import parse
+from shoal.client.codec import RawResponse
+from shoal.client.replicas import read_list
 from shoal.errors import Unavailable
 from shoal.inprocess.loop import LoopThread
 from shoal.ray.config import from_dict
@@ -256,6 +259,14 @@ def test_the_addresses(cluster, servers):
         "models": None,
         "rate": 1.2346,
     }
+    response = RawResponse(200, {}, json.dumps(document).encode())
+    for scheme, protocol in (("shoal+ray", "http"), ("shoal+ray+grpc", "grpc")):
+        listed = read_list(response, parse(f"{scheme}://ingress", replicas=True))
+        found = {one.id: one.address.authority for one in listed}
+        assert found == {id_: getattr(one, f"{protocol}_address") for id_, one in servers.items()}
+        assert {(one.group, one.models, one.state) for one in listed} == {
+            ("default", None, "serving")
+        }
 
 
 def test_a_client_behind_the_ingress_may_not_send_model_files(cluster):

@@ -1,11 +1,14 @@
 """A real Ray, shortly: an application from its start to its end. `make chaos` has the long runs."""
 
+import contextlib
 import os
 import signal
 
+import numpy as np
 import psutil
 import pytest
 
+from shoal.client import Client, ConnectionFailed
 from shoal.ray.cluster import Cluster
 from tests.ray.cluster import Application, Clients, wait_for, write_model
 
@@ -44,7 +47,7 @@ def test_from_start_to_end(repository, free_ports):
         cluster.start(document, "short")
         application = Application("short", http_port, grpc_port)
         before = application.wait_for_replicas(1)
-        with Clients(application, "double", 6) as clients:
+        with Clients(application, "double", 6) as clients, contextlib.ExitStack() as stack:
             two = application.wait_for_replicas(2)
             assert set(before) < set(two)
             clients.wait_for_answers(50)
@@ -53,12 +56,19 @@ def test_from_start_to_end(repository, free_ports):
             # A control call reaches both, and the replica that replaces one of them.
             assert application.call("POST", "/v2/repository/models/triple/load")[0] == 200
             killed = application.actor_pids("default")[0]
+            direct = [
+                stack.enter_context(Client(f"{scheme}://127.0.0.1:{http_port}"))
+                for scheme in ("shoal+ray", "shoal+ray+grpc")
+            ]
+            assert _lost_calls(direct, 3) == 0
             os.kill(killed, signal.SIGKILL)
+            assert _lost_calls(direct, 15) <= 2  # each client may have had one there
             three = wait_for(
                 lambda: len(new := application.serving()) == 2 and new.keys() - two.keys() and new,
                 "the killed replica is replaced",
             )
             assert len(three.keys() & two.keys()) == 1
+            assert _lost_calls(direct, 3) == 0
             clients.wait_for_answers(50)
         # Only requests that the killed one had at that moment.
         assert clients.counts["wrong"] == 0
@@ -76,6 +86,20 @@ def test_from_start_to_end(repository, free_ports):
         assert all(not process.is_running() for process in servers)
     finally:
         cluster.close()
+
+
+def _lost_calls(clients, count):
+    """Have clients call replicas directly and check the answers; how many got none."""
+    lost = []
+    for number in range(count):
+        for client in clients:
+            try:
+                answer = client.infer("double", {"X": np.array([number], np.int32)})
+                assert answer["Y"] == 2 * number
+            except ConnectionFailed as error:
+                lost.append(str(error))
+    assert all("closed the connection before it answered" in text for text in lost), lost
+    return len(lost)
 
 
 def _words(process):
