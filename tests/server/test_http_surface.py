@@ -125,6 +125,20 @@ def test_health_from_the_first_moment_to_the_last(repository):
         assert REQUEST.send(server, "echo").status == 200  # still served
 
 
+@pytest.mark.one_process
+def test_an_exit_answers_requests_that_wait_for_the_start(repository):
+    with running_server(repository, start=False) as server:
+        server.run(server.server.listen())
+        engine = server.server.engine
+        call, other = REQUEST.call(server, "echo"), REQUEST.call(server, "echo")
+        wait_until(lambda: len(engine._start_up._waiting) == 2)
+        other.disconnect()  # it does not wait any longer
+        wait_until(lambda: len(engine._start_up._waiting) == 1)
+        engine.begin_exit()
+        answer = call.response()
+        assert (answer.status, answer.error) == (503, "Server exiting")
+
+
 # ---- methods
 
 
