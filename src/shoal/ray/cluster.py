@@ -44,7 +44,8 @@ class Cluster:
                 raise Unavailable(f"Ray cannot be started on this machine: {text}") from None
             raise Unavailable(
                 f"no Ray cluster answers at '{address}'; start one with `ray start --head`, or "
-                f"leave out --address. Ray says: {text}"
+                f"leave out --address; if one runs, this process may lack its authentication "
+                f"token. Ray says: {text}"
             ) from None
         self._ray: Any = ray
         self._serve: Any = serve
