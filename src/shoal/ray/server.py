@@ -5,7 +5,7 @@
 
 The server is a process of its own, so that Ray's threads in the replica do not compete with its
 event loop. It chooses its ports itself. It stops as after SIGTERM, in order, when its standard
-input ends, which is also what the end of a killed replica does.
+input ends. If the replica is killed, Ray kills this process, too: what it had is lost.
 """
 
 from __future__ import annotations
