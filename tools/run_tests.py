@@ -28,13 +28,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = (os.cpu_count() or 2) + 2
+# The longest folder is divided: a process for it alone would end last.
+PROCESS_TESTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "tests" / "server").glob("test_processes*.py")
+)
 # Longest first, after a group with the folders that these do not name: what starts last should be
 # short, because the other processes wait for it.
 GROUPS = (
-    ("tests/server",),
+    ("tests/server", *(f"--ignore={path}" for path in PROCESS_TESTS)),
     ("tests/backends", "tests/gpu", "tests/unit/backends", "tests/unit/export"),
     ("tests/console", "tests/perf", "tests/tune"),
     ("tests/tasks", "tests/generation"),
+    PROCESS_TESTS,
     ("tests/docs",),
     ("tests/ray",),
     ("tests/compat", "tests/client"),
@@ -71,7 +77,8 @@ def main(arguments: list[str]) -> int:
 
 def all_of(folder: str, groups: Sequence[Sequence[str]]) -> list[list[str]]:
     """The arguments of each group's pytest, and first of one for the rest of `folder`."""
-    ignored = [f"--ignore={each}" for group in groups for each in group]
+    named = [each for group in groups for each in group if each[0] != "-"]
+    ignored = [f"--ignore={each}" for each in named]
     return [[folder, *ignored], *(list(group) for group in groups)]
 
 
