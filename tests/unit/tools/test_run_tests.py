@@ -92,7 +92,15 @@ def test_other_arguments_are_one_plain_pytest(runner, tmp_path):
     assert runner.main(["-p", "no:cacheprovider", "tests/tasks"]) == 1
 
 
-def test_groups_name_folders_that_exist(tool, root):
+def test_groups_name_what_exists(tool, root):
     module = tool("run_tests")
-    folders = [folder for group in (*module.GROUPS, *module.QUICK_GROUPS) for folder in group]
-    assert [folder for folder in folders if not (root / folder).is_dir()] == []
+    named = [each for group in (*module.GROUPS, *module.QUICK_GROUPS) for each in group]
+    places = [each.removeprefix("--ignore=") for each in named]
+    assert [place for place in places if not (root / place).exists()] == []
+
+
+def test_what_one_group_leaves_out_another_has(tool):
+    groups = tool("run_tests").GROUPS
+    left_out = {each.removeprefix("--ignore=") for group in groups for each in group if "=" in each}
+    assert left_out
+    assert left_out <= {each for group in groups for each in group}
