@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -216,3 +218,28 @@ def test_built_in_backends_load_in_parallel():
                 return True
 
         assert in_thread(load_beside).result(WAIT_SECS)
+
+
+def test_a_file_is_loaded_while_others_import(tmp_path):
+    """A collection may start anywhere, and let another thread import a module."""
+    file = tmp_path / "app.py"
+    file.write_text("import shoal\n\n@shoal.model\ndef echo(x: float) -> float:\n    return x\n")
+    names = []
+
+    def import_something(*_):
+        names.append(f"imported_{len(names)}")
+        sys.modules[names[-1]] = ModuleType(names[-1])
+
+    for _ in range(5000):  # a collection starts only where Python has to allocate
+        import_something()
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(import_something)
+    gc.set_threshold(20)
+    try:
+        CodeFile(file).release()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(import_something)
+        for name in names:
+            sys.modules.pop(name, None)
+    assert len(names) > 5000

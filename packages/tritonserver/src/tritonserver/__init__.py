@@ -4,7 +4,7 @@ import sys
 
 import shoal.tritonserver as _ours
 
-for _name, _module in list(sys.modules.items()):
+for _name, _module in sys.modules.copy().items():
     if _name.startswith(_ours.__name__ + "."):
         sys.modules[__name__ + _name.removeprefix(_ours.__name__)] = _module
 for _name in _ours._api.__all__:  # modules that have other names with us

@@ -84,7 +84,7 @@ class CodeFile:
         prefix = f"{self._module.package}."
         files = [
             Path(path)
-            for name, module in list(sys.modules.items())
+            for name, module in sys.modules.copy().items()  # other threads import meanwhile
             if name.startswith(prefix) and (path := getattr(module, "__file__", None))
         ]
         return sorted({self.file.absolute(), *files})
