@@ -94,6 +94,11 @@ class Site:
         layout = Layout(config, control, control, str(self.folder / "haproxy.sock"))
         return HAProxy(layout, self._program, self.folder, ends_with=os.getpid())
 
+    def listens(self):
+        """Whether it accepts connections."""
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self.http_port)) == 0
+
     def post(self, path="/v2/models/m/infer", headers=None):
         """The status and the document of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
@@ -254,6 +259,8 @@ def test_a_config_that_cannot_run_leaves_the_old_one(make_site, replicas, free_p
         )
         with pytest.raises(Unavailable, match=f"HAProxy does not start: .*127.0.0.1:{port}"):
             second.start()
+    # The new process had asked the old one to let go of its ports, and then to take them again.
+    wait_until(site.listens, "the old process listens again")
     assert site.names() == {"a"}
 
 
