@@ -90,8 +90,9 @@ class PrivateModule:
         """Remove its modules from the process. Running code keeps its references."""
         _finder.remove(self.package)
         inside = f"{self.package}."
-        for name in [n for n in sys.modules if n == self.package or n.startswith(inside)]:
-            sys.modules.pop(name, None)
+        for name in sys.modules.copy():  # other threads import meanwhile
+            if name == self.package or name.startswith(inside):
+                sys.modules.pop(name, None)
 
 
 class _Finder:

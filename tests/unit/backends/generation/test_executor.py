@@ -236,7 +236,8 @@ def test_an_encoder_may_begin_during_a_step(world, light):
     first, _ = world.ask(length=10)
     world.decoder.wait()
     assert not world.encoder.started.is_set(), "nothing to overlap with"
-    second, _ = world.ask(length=3, light=light)
+    second, thread = world.ask(length=3, light=light)
+    thread.join(WAIT_SECS)  # it has arrived
     world.decoder.go(1)
     assert world.encoder.started.wait(WAIT_SECS)
     world.decoder.go()
