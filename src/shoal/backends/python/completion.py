@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import threading
 from pathlib import Path
 
 from shoal.backends.python.environment import Environment
@@ -32,6 +33,9 @@ _FIELDS = (
     "ensemble_scheduling",
     "model_transaction_policy",
 )
+
+# CPython counts the depth of trees for all threads together: parsing on two can be a SystemError.
+_parsing = threading.Lock()
 
 
 def complete(config: ModelConfig, source: ModelSource, settings: PythonSettings) -> ModelConfig:
@@ -58,9 +62,12 @@ def may_complete(file: Path) -> bool:
     """Whether the model in `file` might have the method; False only if it certainly does not."""
     try:
         source = file.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        with _parsing:
+            tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return True  # importing it will show the error
+    except SystemError:
+        return True  # a library parses at the same time
     if _METHOD in source:
         return True
     for node in tree.body:
