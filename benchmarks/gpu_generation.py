@@ -235,7 +235,7 @@ def call(server: Server, method: str, path: str, body: bytes = b"", content_type
 
 
 def send(server: Server, work: Workload, connections: int, seconds: int) -> Load:
-    """Send the requests in turn over so many connections. Raises SystemExit for errors."""
+    """Send the requests in turn over that number of connections. Raises SystemExit for errors."""
     files = [str(program.body_file(body, number)) for number, body in enumerate(work.bodies)]
     file = WORK / "gpu_generation.lua"
     file.write_text(wrk.script(files, {"Content-Type": work.content_type}), encoding="utf-8")

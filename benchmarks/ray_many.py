@@ -153,7 +153,7 @@ def timed(call: Callable[[], object], times: int) -> float:
 
 
 def control_costs(replicas: int) -> list[tuple[str, str, str]]:
-    """What, how it was computed, and how much: the ingress with so many replicas."""
+    """What, how it was computed, and how much: the ingress with that number of replicas."""
     directory = Directory(time.monotonic)
     addresses = [
         ReplicaAddress(f"r{number:07}", "default", "10.0.0.1", number, number, number)

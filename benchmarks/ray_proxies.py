@@ -134,7 +134,7 @@ def _wait_for(port: int, path: str) -> None:
 
 
 def _send(port: int, path: str, count: int, clients: int) -> None:
-    """Send so many requests over a few connections and check the answers."""
+    """Send `count` requests over a few connections and check the answers."""
     failures: list[BaseException] = []
     head = b""
     headers = {}

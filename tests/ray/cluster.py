@@ -85,7 +85,7 @@ class Application:
         return {one["id"]: one for one in found if one["state"] == "serving"}
 
     def wait_for_replicas(self, count, *, other_than=()):
-        """Wait until so many serve, none of which is among the others named; returns them."""
+        """Wait until that number serve, none of which is among the others named; returns them."""
 
         def are_there():
             found = self.serving()
@@ -134,7 +134,7 @@ class Clients:
             thread.join()
 
     def wait_for_answers(self, count):
-        """Wait for so many further right answers."""
+        """Wait for that number of further right answers."""
         wanted = self.counts["right"] + count
         wait_for(lambda: self.counts["right"] >= wanted, f"{count} answers")
 

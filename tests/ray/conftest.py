@@ -34,7 +34,7 @@ def haproxy_program():
 
 @pytest.fixture(scope="session")
 def free_ports():
-    """Returns so many ports that nothing listens at."""
+    """Returns that number of ports that nothing listens at."""
 
     def find(count):
         sockets = [socket.socket() for _ in range(count)]

@@ -96,5 +96,5 @@ class DecoderRows(Protocol):
         """Remove a text. The last one gets its slot."""
 
 
-# Makes rows without texts, for texts with so many beams. At most one of each width is in use.
+# Makes rows without texts, for texts with a number of beams. At most one of each width is in use.
 RowsFactory = Callable[[int], DecoderRows]

@@ -9,7 +9,7 @@ from shoal.plan.capacity import Capacity, Plan, per_second
 from shoal.plan.report import Report
 
 HOURS_PER_MONTH = 730
-FEW_REQUESTS = 1000  # the p99 of so many is the tenth highest latency
+FEW_REQUESTS = 1000  # the p99 of this number is the tenth highest latency
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
     readings of all replicas --> wanted --> at once up; down only when fewer were enough for long
 
-Two demands add up. Work that arrives keeps so many replicas busy, and lets queues grow if they are
+Two demands add up. Work that arrives keeps replicas busy, and lets their queues grow if they are
 full. Work that waits takes `queue_secs` of a replica, and is to be done within the time that the
 config allows. Both are measured as time, so the policy needs no guess of how many requests a
 replica can take.
@@ -31,7 +31,7 @@ def demand(
     if len(readings) < present:
         return needed  # what waits may be for replicas that are just starting
     # What a replica finishes within half of the allowed time is no reason for another one. Work
-    # that waits stays where it is, so many more replicas than for new work would not help it.
+    # that waits stays where it is: replicas beyond those for new work would not help it.
     allowed = scaling.drain_secs / 2
     waiting = sum(max(0.0, reading.queue_secs - allowed) for reading in readings)
     return needed + min(arriving, waiting / scaling.drain_secs)

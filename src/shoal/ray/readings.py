@@ -82,7 +82,7 @@ def parse(text: str, at_secs: float) -> Sample:
 
 
 def reading(before: Sample, now: Sample, cpus: float) -> Reading:
-    """What happened between two samples, of a replica that may use so many CPUs."""
+    """What happened between two samples, of a replica that may use `cpus` CPUs."""
     secs = now.at_secs - before.at_secs
     if secs <= 0:
         return IDLE

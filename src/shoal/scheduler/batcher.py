@@ -520,7 +520,7 @@ class Batcher:
         return True
 
     def _cut_of(self, rows: int, key: object, count: int) -> tuple[Reason, int] | None:
-        """Why so many requests of so many rows each, alone in the queue, would be a batch, and its
+        """Why `count` requests of `rows` rows each, alone in the queue, would be a batch, and its
         rows; None if they would not be one. The lock is held.
 
         Without a delay this does not depend on anything else, so that the policy is asked once.

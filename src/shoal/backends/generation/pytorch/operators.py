@@ -92,19 +92,45 @@ def _shape(inputs: Sequence[Value], attributes: Attributes) -> Value:
 def _conv(inputs: Sequence[Value], attributes: Attributes) -> Value:
     value, weight, *bias = inputs
     spatial = value.dim() - 2
-    pads = attributes.get("pads", [0] * 2 * spatial)
-    if pads[:spatial] != pads[spatial:] or attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
-        raise NotImplementedError("Conv with different padding on two sides")
+    strides = attributes.get("strides", [1] * spatial)
+    dilations = attributes.get("dilations", [1] * spatial)
+    before, after = _padding(value.shape[2:], weight.shape[2:], strides, dilations, attributes)
+    if before != after:  # PyTorch's convolutions pad both sides alike
+        sides = zip(reversed(before), reversed(after), strict=True)  # of the last dimension first
+        value = functional.pad(value, [size for pair in sides for size in pair])
+        before = [0] * spatial
     convolution = (functional.conv1d, functional.conv2d, functional.conv3d)[spatial - 1]
     return convolution(
         value,
         weight,
         bias[0] if bias else None,
-        attributes.get("strides", 1),
-        pads[:spatial],
-        attributes.get("dilations", 1),
+        strides,
+        before,
+        dilations,
         attributes.get("group", 1),
     )
+
+
+def _padding(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    attributes: Attributes,
+) -> tuple[list[int], list[int]]:
+    """The padding before and after each spatial dimension of a convolution."""
+    how = attributes.get("auto_pad", b"NOTSET")
+    if how == b"VALID":
+        return [0] * len(sizes), [0] * len(sizes)
+    if how == b"NOTSET":
+        pads = list(attributes.get("pads", [0] * 2 * len(sizes)))
+        return pads[: len(sizes)], pads[len(sizes) :]
+    totals = [
+        max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
+        for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return (less, more) if how == b"SAME_UPPER" else (more, less)
 
 
 def _layer_norm(inputs: Sequence[Value], attributes: Attributes) -> Value:

@@ -15,7 +15,7 @@ from shoal.backends.pytorch.staging import Block, Form
 
 
 class Prefill:
-    """Computes the states of prompts, of so many texts and tokens, at their places."""
+    """Computes the states of prompts, for a fixed number of texts and tokens, at their places."""
 
     def __init__(
         self,

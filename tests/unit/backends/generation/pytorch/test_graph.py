@@ -83,3 +83,23 @@ def test_operators_that_are_missing_are_named(tmp_path):
     graph.save(tmp_path / "m.onnx")
     with pytest.raises(ConfigError, match=r"not supported on a GPU: Cos, Softplus\. Write kind"):
         graphs.TorchGraph(tmp_path / "m.onnx", torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "padding",
+    [
+        {"pads": [1, 1]},
+        {"pads": [0, 2]},
+        {"pads": [2, 1], "strides": [2]},
+        {"auto_pad": "SAME_UPPER", "strides": [2]},
+        {"auto_pad": "SAME_LOWER", "strides": [3]},
+        {"auto_pad": "VALID"},
+    ],
+)
+def test_padding_of_convolutions(tmp_path, padding):
+    graph = GraphBuilder("g")
+    x = graph.input("x", TensorProto.FLOAT, ["rows", 5, 8])
+    weight = graph.weight(RANDOM.normal(size=(3, 5, 4)).astype(np.float32))
+    graph.output(graph.node("Conv", x, weight, **padding), "y", ["rows", 3, "width"])
+    theirs, ours, _ = results(graph, tmp_path / "m.onnx", x=X)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-4, atol=1e-5)
