@@ -1,11 +1,15 @@
 """The server's HTTP side beside inference: health, metadata, methods, CORS, headers, restrictions."""
 
+import gzip
 import http.client
 import json
+import queue
 import socket
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
 
 import shoal
 from shoal.config.options import NamedSetting
@@ -123,6 +127,39 @@ def test_health_from_the_first_moment_to_the_last(repository):
         answer = server.get("/v2/health/ready")
         assert (answer.status, answer.error) == (503, "Server exiting")
         assert REQUEST.send(server, "echo").status == 200  # still served
+
+
+@pytest.mark.one_process
+def test_requests_wait_for_the_start_no_longer_than_their_own_time(repository):
+    own_time = Infer(timeout=1000).add("INPUT0", np.array([[7]], np.float32))
+    body, headers = own_time.body()
+    packed = {**headers, "Content-Encoding": "gzip"}
+    with running_server(repository, start=False) as server:
+        server.run(server.server.listen())
+        patient = REQUEST.call(server, "echo")
+        for call in (
+            own_time.call(server, "echo"),
+            server.call("POST", "/v2/models/echo/infer", gzip.compress(body), packed),
+        ):
+            answer = call.response()
+            assert (answer.status, answer.error) == (503, "Request timeout expired")
+        with grpcclient.InferenceServerClient(server.grpc_address) as client:
+            tensor = grpcclient.InferInput("INPUT0", [1, 1], "FP32")
+            tensor.set_data_from_numpy(np.array([[7]], np.float32))
+            with pytest.raises(InferenceServerException, match="Request timeout expired"):
+                client.infer("echo", [tensor], timeout=1000)
+            answers = queue.Queue()
+            client.start_stream(lambda result, error: answers.put((result, error)))
+            client.async_stream_infer("echo", [tensor], timeout=1000)
+            client.async_stream_infer("echo", [tensor])
+            _, error = answers.get(timeout=WAIT_SECS)
+            assert error.message() == "Request timeout expired"
+            server.run(server.server.load())
+            assert patient.response().status == 200
+            result, _ = answers.get(timeout=WAIT_SECS)
+            assert result.as_numpy("OUTPUT0") == [[7]]
+            client.stop_stream()
+        assert own_time.send(server, "echo").status == 200
 
 
 @pytest.mark.one_process

@@ -315,6 +315,15 @@ class TestFailures:
             assert outputs(stays.response())["OUTPUT0"][0, 0] == 2
             assert running.statistics("a")["inference_count"] == 1
 
+    def test_a_request_waits_no_longer_than_its_own_time(self, repository, fake, serve):
+        add_fake(repository, "a")
+        fake.load_gate.clear()
+        with serve(repository) as running:
+            answer = infer(timeout=1000).send(running, "a")
+            assert (answer.status, answer.error) == (503, "Request timeout expired")
+            fake.load_gate.set()
+            ask(running, "a")
+
     def test_the_end_of_the_server_waits_for_a_load(self, repository, fake, serve):
         add_fake(repository, "a")
         fake.load_gate.clear()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shoal.core.model_loading import ModelLoading
-from shoal.errors import ShoalError
+from shoal.errors import QueueRejected, ShoalError
 
 Found = TypeVar("Found")
 
@@ -42,28 +42,40 @@ async def _until_loaded(pending: ModelLoading) -> None:
 
 
 def when_loaded(
-    pending: ModelLoading, resume: Callable[[ShoalError | None], None]
+    pending: ModelLoading, resume: Callable[[ShoalError | None], None], timeout_us: int = 0
 ) -> Callable[[], None]:
     """Have the model loaded and `resume` called, on this loop, with why that failed if it did.
 
-    What this returns takes it back: then `resume` is not called any more. It must not raise.
+    With `timeout_us`, the request's own, it waits no longer than that. What this returns takes it
+    back: then `resume` is not called any more. It must not raise.
     """
     loop = asyncio.get_running_loop()
     active = True
+    timer: asyncio.TimerHandle | None = None
 
     def on_loop(error: ShoalError | None) -> None:
         if active:
+            if timer is not None:
+                timer.cancel()
             resume(error)
+
+    def expired() -> None:
+        cancel()
+        resume(QueueRejected("Request timeout expired"))  # as the queue does
 
     def settled(error: ShoalError | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(on_loop, error)
 
     leave = pending.then(settled)
+    if timeout_us:
+        timer = loop.call_later(timeout_us / 1e6, expired)
 
     def cancel() -> None:
         nonlocal active
         active = False
+        if timer is not None:
+            timer.cancel()
         leave()
 
     return cancel

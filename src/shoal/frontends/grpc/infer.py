@@ -96,7 +96,8 @@ class GrpcInferCall:
 
     def _wait(self, pending: ModelLoading, trace: Trace | None) -> None:
         """Continue when the model has been loaded."""
-        take_back = when_loaded(pending, lambda error: self._resume(trace, error))
+        timeout_us = 0 if self._message is None else self._message.head.timeout_us
+        take_back = when_loaded(pending, lambda error: self._resume(trace, error), timeout_us)
 
         def left() -> None:
             take_back()

@@ -145,7 +145,7 @@ class _InferStream:
             self._submit(entry, entry.message)
         except ModelLoading as pending:
             self._held.appendleft((entry, message, None))
-            self._load = when_loaded(pending, self._loaded)
+            self._load = when_loaded(pending, self._loaded, entry.timeout_us)
         except Exception as error:  # noqa: BLE001 - becomes the response
             self._refuse(entry, message, error)
 
@@ -207,7 +207,7 @@ class _InferStream:
             if entry in self._ordered:
                 self._ordered.remove(entry)
             self._held.appendleft((entry, b"", None))
-            self._load = when_loaded(failure, self._loaded)
+            self._load = when_loaded(failure, self._loaded, entry.timeout_us)
         elif failure is not None:
             self._refuse(entry, b"", failure)
         self._take_held()
@@ -406,6 +406,11 @@ class _StreamRequest:
     def slices(self) -> Mapping[str, RegionSlice]:
         """Where in shared memory outputs go."""
         return {} if self.message is None else self.message.slices
+
+    @property
+    def timeout_us(self) -> int:
+        """How long it may wait; 0: for as long as it takes."""
+        return 0 if self.message is None else self.message.head.timeout_us
 
     def check(self) -> None:
         """Raise a ShoalError if an input in shared memory could not be read."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from shoal.core import bytes_tensor
@@ -101,13 +102,20 @@ class InferRoute:
     def infer(self, exchange: Exchange, target: Target) -> None:
         """Respond to `exchange`, now or later. If this raises, there was no response."""
         tracer = self.engine.tracer
-        if not (tracer.active and serve_traced(tracer, exchange, target, self._infer)):
-            self._infer(exchange, target)
+        if not (tracer.active and serve_traced(tracer, exchange, target, self.serve)):
+            self.serve(exchange, target)
 
-    def _infer(self, exchange: Exchange, target: Target) -> None:
-        if self.engine.is_decoupled(target.model, target.version):
-            raise Unsupported(DECOUPLED)
+    def serve(self, exchange: Exchange, target: Target) -> None:
+        """As `infer`, within a trace or without."""
         coding = compression.coding(exchange.request.header(b"content-encoding"))
+        try:
+            if self.engine.is_decoupled(target.model, target.version):
+                raise Unsupported(DECOUPLED)
+        except ModelLoading as pending:
+            if pending.only_asks or coding is None:
+                raise
+            HttpInferCall(self, exchange, target, InferBody()).wait(pending, coding)
+            return
         if coding is None:
             error = Unsupported("Unsupported compression type")
             send_error(exchange, error, [_ACCEPTED_CODINGS])
@@ -155,10 +163,23 @@ class HttpInferCall:
         else:
             self._off_loop(lambda: self._decode(body), self._submit)
 
-    def _start_again(self) -> None:
-        self.start(
-            compression.coding(self._exchange.request.header(b"content-encoding")) or IDENTITY
-        )
+    def wait(self, pending: ModelLoading, coding: str) -> None:
+        """Serve the request once its model is loaded, if its own time-out has not passed by then;
+        the body is read for that."""
+        self._exchange.on_disconnect = self._client_disconnected
+        sent = self._exchange.request.body if coding == IDENTITY else None
+
+        def timeout_us() -> int:
+            body = self._decode(sent)
+            body.release()
+            return body.timeout_us
+
+        self._off_loop(timeout_us, partial(self._serve_when_loaded, pending))
+
+    def _serve_when_loaded(self, pending: ModelLoading, timeout_us: int = 0) -> None:
+        if not self._disconnected:
+            again = partial(self._route.serve, self._exchange, self._target)
+            respond_when_loaded(pending, self._exchange, again, timeout_us)
 
     def _is_quick(self, body: Buffer) -> bool:
         """Whether decoding the body takes less time than waking a thread."""
@@ -333,6 +354,6 @@ class HttpInferCall:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, ModelLoading):  # the model was unloaded while the body was decoded
-            respond_when_loaded(error, self._exchange, self._start_again)
+            self._serve_when_loaded(error)
             return
         send_error(self._exchange, as_shoal_error(error))
