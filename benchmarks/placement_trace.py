@@ -18,8 +18,9 @@ from unittest import mock
 
 from shoal.core.planned import PlannedRequest
 from shoal.core.request import Request
-from shoal.instance.execution import ComputeTime, Execution
+from shoal.instance.execution import Execution
 from shoal.instance.inline import LoopInstance, runs_apart
+from shoal.instance.own_time import ComputeTime
 from shoal.testing.server import running_server
 
 APART_NS = 4_000_000

@@ -4,7 +4,7 @@ If native code crashes, faulthandler prints the frames of each thread, and nothi
 printed safely at that moment. So what a thread is doing is written into the name of a frame, which
 costs nothing while it runs:
 
-    File ".../instance/execution.py", line 104 in model 'resnet' version 1 was running
+    File ".../instance/execution.py", line 83 in model 'resnet' version 1 was running
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from shoal.core.planned import LARGE_BYTES, PlannedRequest, PlannedResponses, Re
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
 from shoal.instance.busy_poll import LIMIT_NS, BusyPoll
-from shoal.instance.execution import ComputeTime, Execution
+from shoal.instance.execution import Execution
 from shoal.instance.execution_placement import (
     LOOP,
     SLOW_NS,
@@ -28,6 +28,7 @@ from shoal.instance.execution_placement import (
     ExecutionMode,
     ExecutionPlacement,
 )
+from shoal.instance.own_time import ComputeTime
 from shoal.scheduler.base import Scheduler
 
 logger = logging.getLogger(__name__)

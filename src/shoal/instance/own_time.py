@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeAlias
+
+# Rows of a batch, the nanoseconds that the model computed, and the same by the clock.
+ComputeTime: TypeAlias = tuple[int, int, int]
 
 SHORT_NS = 100_000  # not worth another look at the CPU time, which takes half a microsecond
 _FINE_SECS = 1e-5

@@ -29,7 +29,7 @@ from shoal.backends.base import (
 )
 from shoal.core.device_tensor import DeviceTensor, OnDevice
 from shoal.core.tensor import Buffer
-from shoal.instance.execution import ExecutionAbandoned
+from shoal.instance.failures import ExecutionAbandoned
 from shoal.instance.pending_request import InstancePendingRequest
 from shoal.scheduler.timer import Timer, shared_timer
 

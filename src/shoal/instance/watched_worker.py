@@ -21,8 +21,10 @@ from shoal.backends.base import Executor, PendingRequest, Placement, RequestExec
 from shoal.core.request import Request
 from shoal.errors import DeadlineExceeded, ShoalError, Unavailable
 from shoal.instance import watch
-from shoal.instance.execution import ComputeTime, Execution, ExecutionAbandoned
+from shoal.instance.execution import Execution
+from shoal.instance.failures import ExecutionAbandoned
 from shoal.instance.health import ModelHealth
+from shoal.instance.own_time import ComputeTime
 from shoal.instance.watch import AnyWatched, ExecutionWatch, watched
 from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.base import Scheduler

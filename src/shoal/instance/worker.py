@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from shoal.backends.base import Executor, Placement, RequestExecutor
 from shoal.config.model import ModelRateLimiter
 from shoal.core.request import Request
-from shoal.instance.execution import ComputeTime, Execution
+from shoal.instance.execution import Execution
+from shoal.instance.own_time import ComputeTime
 from shoal.instance.rate_limiter import IdleInstances, ResourceGrant
 from shoal.scheduler.base import Scheduler
 

@@ -273,6 +273,11 @@ class PlannedOutputs:
             contents = [contents[index] for index in self._order]
         return PlannedResponses(last.layout, contents)
 
+    def are_small(self, count: int) -> bool:
+        """Whether those of `count` requests are small and plain bytes, as the last ones were."""
+        last = self._last
+        return last is not None and count <= last.most
+
     def last_form(
         self, count: int
     ) -> tuple[ResponseLayout, list[tuple[str, tuple[int, ...], np.dtype]]] | None:

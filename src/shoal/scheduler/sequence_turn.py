@@ -93,6 +93,13 @@ def is_filler(request: Request) -> bool:
     return turn is not None and turn.is_filler
 
 
+def without_fillers(batch: Sequence[Request]) -> Sequence[Request]:
+    """The requests that a client waits for."""
+    if batch[0].turn is None:  # all of a batch are of sequences, or none
+        return batch
+    return [request for request in batch if not is_filler(request)]
+
+
 def filler(like: Request) -> Request:
     """A request with the shapes of `like`, which has a turn, that is marked as not ready."""
     turn: SequenceTurn = like.turn

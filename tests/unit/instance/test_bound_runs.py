@@ -12,7 +12,7 @@ from shoal.backends.base import Executor
 from shoal.core import dtypes
 from shoal.core.planned import PlannedRequest, RequestTemplate
 from shoal.core.signature import Signature, TensorSpec
-from shoal.instance import execution
+from shoal.instance import bound_runs
 from shoal.instance.execution import Execution
 from shoal.instance.own_time import SHORT_NS
 from shoal.statistics.model import ModelStatistics
@@ -150,8 +150,8 @@ def test_large_batches_and_large_inputs_are_not():
 
 
 def test_there_is_a_limit_for_batches_of_more_than_a_few_requests(monkeypatch):
-    monkeypatch.setattr(execution, "_bound_batches", weakref.WeakSet())
-    monkeypatch.setattr(execution, "_MOST_BOUND_BATCHES", 2)
+    monkeypatch.setattr(bound_runs, "_bound_batches", weakref.WeakSet())
+    monkeypatch.setattr(bound_runs, "_MOST_BATCHES", 2)
     first, second = Stage(Model()), Stage(Model())
     for count in (5, 6, 7):
         for _ in range(2):
@@ -200,9 +200,9 @@ def test_the_cpu_time_of_a_long_run_counts(monkeypatch):
     stage = Stage(Model())
     stage.run(1)
     clock = iter(range(0, 10**12, 10**6))  # each reading a millisecond later
-    monkeypatch.setattr(execution.time, "monotonic_ns", lambda: next(clock))
-    monkeypatch.setattr(execution, "own_ns", lambda *given: given)
-    monkeypatch.setattr(execution, "thread_cpu_ns", lambda: 5)
+    monkeypatch.setattr(bound_runs.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(bound_runs, "own_ns", lambda *given: given)
+    monkeypatch.setattr(bound_runs, "thread_cpu_ns", lambda: 5)
     assert stage.time_of(1) == (1, SHORT_NS, 10**6)  # not known
     assert stage.time_of(1) == (1, (10**6, 5), 10**6)
 
@@ -252,9 +252,9 @@ def test_one_by_one_a_long_execution_is_judged_by_itself(monkeypatch):
     stage = Stage(Model())
     stage.run(0)
     clock = iter([*range(8), 10**6, *range(10**7, 10**9, 10**6)])
-    monkeypatch.setattr(execution.time, "monotonic_ns", lambda: next(clock))
-    monkeypatch.setattr(execution, "own_ns", lambda *given: given)
-    monkeypatch.setattr(execution, "thread_cpu_ns", lambda: 5)
+    monkeypatch.setattr(bound_runs.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(bound_runs, "own_ns", lambda *given: given)
+    monkeypatch.setattr(bound_runs, "thread_cpu_ns", lambda: 5)
     batch = stage._batch([1, 2, 3, 4, 5, 6])
     count, (rows, own_ns, elapsed_ns) = stage.execution.run_one_by_one(stage.model, batch)
     assert (count, rows, own_ns, elapsed_ns) == (4, 1, SHORT_NS, 10**6 - 7)

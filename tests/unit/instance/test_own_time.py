@@ -10,7 +10,7 @@ from shoal.backends.base import Executor
 from shoal.core import dtypes
 from shoal.core.signature import Signature, TensorSpec
 from shoal.core.tensor import Tensor
-from shoal.instance import execution, own_time
+from shoal.instance import own_time
 from shoal.instance.execution import Execution
 from shoal.scheduler.assembly import Assembly
 from shoal.statistics.model import ModelStatistics
@@ -82,7 +82,7 @@ class Quick(Executor):
 
 def test_joining_and_splitting_is_not_the_models_time(monkeypatch):
     clock = FakeClock()
-    monkeypatch.setattr(execution.time, "monotonic_ns", clock)
+    monkeypatch.setattr(own_time.time, "monotonic_ns", clock)
     running = Execution(SIGNATURE, 1, ModelStatistics("m", 1), assembly=SlowAssembly(clock))
     requests = [
         make_request(Tensor("x", dtypes.INT32, (1, 1), raw=bytes(4)), rows=1) for _ in range(3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.backends.base import DeviceExecutor, Executor, RequestExecutor
-from shoal.instance.execution import ExecutionAbandoned
+from shoal.instance.failures import ExecutionAbandoned
 from shoal.instance.watch import (
     ExecutionWatch,
     WatchedDeviceExecutor,
