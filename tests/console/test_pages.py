@@ -354,6 +354,17 @@ def test_a_lost_repository_is_shown(page, models, expect, tmp_path):
         expect(page.get_by_label("Problems")).to_have_text("")
 
 
+def test_many_problems_leave_room_for_the_rest(page, expect, tmp_path):
+    for number in range(6):
+        (tmp_path / f"broken{number}" / "1").mkdir(parents=True)
+    with running_server(tmp_path, exit_on_error=False) as running:
+        page.goto(f"http://{running.http_address}/")
+        problems = page.get_by_label("Problems")
+        expect(problems.locator(".notice:visible")).to_have_count(3)
+        problems.get_by_text("3 more problems").click()
+        expect(problems.locator(".notice:visible")).to_have_count(6)
+
+
 def test_a_model_without_a_healthy_instance(page, expect, tmp_path):
     returns = threading.Event()
     backend = FakeBackend(lambda inputs, _: [*inputs.values()] if returns.wait(WAIT_SECS) else [])

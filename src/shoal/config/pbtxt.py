@@ -172,6 +172,8 @@ def _sentence(said: str, place: _Position) -> tuple[str, str]:
     if place.found == "]" and place.after_comma:
         return "a comma before ']'", "Remove the comma"
     shown = _shown(place.found)
+    if said == 'Expected ","' and place.found == "}":
+        return "the list is not closed, found }", "Put a ']' before the }"
     if said == 'Expected ","':
         return f"a ',' is missing in the list, found {shown}", f"Put a comma before {shown}"
     if said == 'Expected ":"':

@@ -9,6 +9,7 @@ import { modelList } from "./modellist.js";
 import { timeParts, trafficCharts } from "./traffic.js";
 
 const SHOWN_ERRORS = 4;
+const SHOWN_PROBLEMS = 3;
 const CHARTS_FIRST_FROM = 24; // models: a longer list would hide the charts
 
 export function overview(store) {
@@ -70,7 +71,7 @@ export function overview(store) {
       const mark = JSON.stringify(state.server.problems);
       if (mark !== problemsSeen) {
         problemsSeen = mark;
-        fill(problems, state.server.problems.map(problemNotice));
+        fill(problems, problemNotices(state.server.problems));
       }
       tiles.rate.update(count(recent?.rate ?? null), all.points, now, (point) => point.rate);
       tiles.latency.update(duration(recent?.p50 ?? null), all.points, now, (point) => point.p50);
@@ -102,6 +103,17 @@ export function overview(store) {
       charts.forEach((chart) => chart.close?.());
     },
   };
+}
+
+/** The first problems; the others on demand, so that the page still begins with its figures. */
+function problemNotices(found) {
+  const notices = found.map(problemNotice);
+  if (notices.length <= SHOWN_PROBLEMS + 1) return notices;
+  const rest = notices.slice(SHOWN_PROBLEMS);
+  return [
+    ...notices.slice(0, SHOWN_PROBLEMS),
+    h("details", { class: "more-problems" }, h("summary", {}, `${rest.length} more problems`), rest),
+  ];
 }
 
 /** Why the server is not ready, or what is wrong although it is. */
