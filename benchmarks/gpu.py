@@ -246,8 +246,6 @@ def table(
     for ends in asked.frontends:
         with serve(str(folder), f"--frontend-processes={ends}") as server:
             for variant in variants:
-                if asked.only and variant.name not in asked.only.split(","):
-                    continue
                 path = f"/v2/models/{variant.name}/infer"
                 check(answer(server.http_port, path, *request), expected, variant.name)
                 for connections in loads:
@@ -256,6 +254,12 @@ def table(
                     lines.append(f"| {variant.title} | {ends} {cells}")
                     print(lines[-1], flush=True)
     return lines, rates
+
+
+def chosen(asked: argparse.Namespace, *variants: Variant) -> list[Variant]:
+    """Those that are asked for."""
+    only = asked.only.split(",") if asked.only else [variant.name for variant in variants]
+    return [variant for variant in variants if variant.name in only]
 
 
 def check(content: bytes, expected: Sequence[np.ndarray], name: str) -> None:
@@ -272,7 +276,8 @@ def tiny(asked: argparse.Namespace) -> list[str]:
     """Add and subtract 16 integers: the cost of everything but the network."""
     network = AddSub().eval()
     example = [torch.zeros(2, 16, dtype=torch.int32, device=asked.device) for _ in range(2)]
-    variants = (
+    variants = chosen(
+        asked,
         Variant("script", "TorchScript", network),
         Variant("script2", "TorchScript, two instances", network, count=2),
         Variant("graphs", "TorchScript, CUDA graphs", network, more=GRAPHS),
@@ -300,10 +305,20 @@ def bert_base(asked: argparse.Namespace) -> list[str]:
     example = [torch.from_numpy(array).repeat(2, 1).to(asked.device) for array in inputs.values()]
     with torch.inference_mode():
         expected = network(*example)[:1].cpu().numpy()
-    variants = (
+    variants = chosen(
+        asked,
         Variant("script", "TorchScript", network),
         Variant("script2", "TorchScript, two instances", network, count=2),
         Variant("graphs2", "the same with CUDA graphs", network, count=2, more=GRAPHS),
+        Variant("export2", "torch.export, two instances", network, exported=True, count=2),
+        Variant(
+            "export_graphs2",
+            "the same with CUDA graphs",
+            network,
+            exported=True,
+            count=2,
+            more=GRAPHS,
+        ),
     )
     config = config_of(
         asked.kind,
@@ -312,17 +327,17 @@ def bert_base(asked: argparse.Namespace) -> list[str]:
         "OUTPUT__0 FP32 2",
     )
     limits: dict[tuple[str, int], float] = {}
+    with quiet, torch.no_grad():
+        script = torch.jit.trace(network, tuple(example), strict=False)
     with tempfile.TemporaryDirectory() as folder:
         for variant in variants:
             write(Path(folder), variant, example, config)
         for rows in (asked.bert_batch // 2, asked.bert_batch):
             limits["eager", rows] = plain_rate(network, rows, asked)
-            script = torch.jit.load(str(Path(folder) / "script" / "1" / "model.pt")).eval()
             limits["TorchScript", rows] = plain_rate(script, rows, asked)
             limits["CUDA graph", rows] = plain_rate(script, rows, asked, captured=True)
-            del script
         limit = max(limits.values())
-        del network
+        del network, script
         if asked.device == "cuda":
             torch.cuda.empty_cache()
         lines, rates = table(asked, Path(folder), variants, inputs, (expected,), asked.loads[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from types import SimpleNamespace
 
@@ -16,31 +15,15 @@ from shoal.testing.server import running_server
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-soundfile = pytest.importorskip("soundfile")
+pytest.importorskip("soundfile")
 
 from shoal.frontends.http.openai.speech import subtitles  # noqa: E402
 from shoal.tasks.speech import audio  # noqa: E402
 from shoal.tasks.speech.features import SpeechFeatures  # noqa: E402
 from tests.support.checkpoints import whisper_checkpoint  # noqa: E402
+from tests.support.speech import RATE, expected_text, file_of, tones  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)  # the first one waits for PyTorch and transformers
-
-RATE = 16_000
-SUPPRESSED = [97, 98]
-
-
-def tones(seconds, *hertz):
-    """Some tones, one after the other."""
-    time = np.arange(int(seconds * RATE)) / RATE
-    parts = np.array_split(time, len(hertz))
-    waves = [np.sin(2 * np.pi * pitch * part) for pitch, part in zip(hertz, parts, strict=True)]
-    return (0.5 * np.concatenate(waves)).astype(np.float32)
-
-
-def file_of(samples, rate=RATE, form="WAV", subtype="FLOAT"):
-    made = io.BytesIO()
-    soundfile.write(made, samples, rate, format=form, subtype=subtype)
-    return made.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +48,8 @@ def running(made):
         yield running
 
 
-def wanted(made, samples, language="en", purpose="transcribe", before=()):
-    """The text that transformers generates, token by token."""
-    extract = transformers.WhisperFeatureExtractor(feature_size=80, chunk_length=1)
-    features = extract(samples, sampling_rate=RATE, return_tensors="pt").input_features
-    names = ("startoftranscript", language, purpose, "notimestamps")
-    prompt = made.tokenizer.convert_tokens_to_ids([f"<|{name}|>" for name in names])
-    ids = [*before, *prompt]
-    begun = len(ids)
-    with torch.no_grad():
-        seen = made.model.get_encoder()(features)
-        while len(ids) < made.model.config.max_target_positions:
-            decoder_ids = torch.tensor([ids])
-            logits = made.model(encoder_outputs=seen, decoder_input_ids=decoder_ids).logits[0, -1]
-            logits[SUPPRESSED] = -torch.inf
-            token = int(logits.argmax())
-            if token == made.model.config.eos_token_id:
-                break
-            ids.append(token)
-    return made.tokenizer.decode(ids[begun:], skip_special_tokens=True).strip()
+def wanted(made, samples, *options, **named):
+    return expected_text(made.model, made.tokenizer, samples, *options, **named)
 
 
 def transcribed(running, data, query="?language=en"):
