@@ -23,8 +23,7 @@ from shoal.core.reply import Reply
 from shoal.core.request import Request, State
 from shoal.core.response import Response
 from shoal.errors import Internal, QueueRejected, ShoalError
-from shoal.scheduler.base import EventLoop
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed, EventLoop
 from shoal.scheduler.order import OrderKeeper
 from shoal.statistics.model import FailureReason, ModelStatistics
 

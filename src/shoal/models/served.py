@@ -24,7 +24,7 @@ from shoal.instance.execution_placement import ExecutionPlacement
 from shoal.models.replicas import ModelReplicas
 from shoal.models.spec import ModelSpec
 from shoal.scheduler.admission import Expectation
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed
 from shoal.scheduler.policy import Reason
 from shoal.statistics.model import FailureReason
 from shoal.tasks.endpoint import TaskEndpoint, open_endpoint

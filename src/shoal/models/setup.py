@@ -12,8 +12,8 @@ from shoal.instance.health import ModelHealth
 from shoal.models.spec import ModelSpec
 from shoal.scheduler import sequence_setup
 from shoal.scheduler.admission import AdmissionControl
-from shoal.scheduler.base import Scheduler
-from shoal.scheduler.batcher import Batcher, OnDropped
+from shoal.scheduler.base import OnDropped, Scheduler
+from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.concurrency import ConcurrentExecutions
 from shoal.scheduler.look_ahead import DEFAULT_WINDOW, LookAhead
 from shoal.scheduler.policy import BatchPolicy, Policy, SingleRequestPolicy

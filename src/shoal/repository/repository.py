@@ -27,7 +27,7 @@ from shoal.repository.namespaces import NamespaceView, plain_name, same_name
 from shoal.repository.on_demand import NOT_LOADED
 from shoal.repository.poller import RepositoryPoller
 from shoal.repository.preparation import Override
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed
 from shoal.storage.progress import Progress, megabytes
 
 logger = logging.getLogger(__name__)

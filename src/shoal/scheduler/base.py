@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from shoal.core.request import Request
-from shoal.errors import QueueRejected
+from shoal.errors import QueueRejected, ShoalError, Unavailable
 from shoal.scheduler.admission import AdmissionReading, Expectation
 from shoal.scheduler.drain import Waiting
 from shoal.scheduler.policy import Reason
 
 RECENT_CUTS = 256  # batches whose reason and size are kept
+
+OnDropped: TypeAlias = Callable[[Request, ShoalError], None]  # answers a request that left a queue
+
+
+class BatcherClosed(Unavailable):
+    """The model is unloading and takes no more requests; a newer version may."""
 
 
 class Puller(Protocol):

@@ -23,8 +23,8 @@ from shoal.core.request import Request, State, StepRequest
 from shoal.core.response import Response
 from shoal.core.signature import Signature
 from shoal.errors import Cancelled, Internal, InvalidArgument, ShoalError
+from shoal.scheduler.base import BatcherClosed
 from shoal.scheduler.batch import PlannedOutputs
-from shoal.scheduler.batcher import BatcherClosed
 from shoal.scheduler.ensemble_graph import EnsembleGraph
 from shoal.scheduler.ensemble_group import JoinedRequest
 from shoal.scheduler.ensemble_limit import StepLimit

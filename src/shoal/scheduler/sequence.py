@@ -24,8 +24,7 @@ from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
 from shoal.errors import Cancelled, QueueRejected, ShoalError
 from shoal.scheduler.admission import AdmissionReading, Expectation, late
-from shoal.scheduler.base import RECENT_CUTS, Puller
-from shoal.scheduler.batcher import BatcherClosed, OnDropped
+from shoal.scheduler.base import RECENT_CUTS, BatcherClosed, OnDropped, Puller
 from shoal.scheduler.drain import Waiting
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import BatchPolicy, Reason

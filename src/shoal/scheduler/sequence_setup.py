@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from shoal.config.model import ModelConfig
-from shoal.scheduler.batcher import OnDropped
+from shoal.scheduler.base import OnDropped
 from shoal.scheduler.policy import BatchPolicy
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.scheduler.sequence_controls import Controls

@@ -16,7 +16,7 @@ from shoal.core.request import State
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 from shoal.errors import BackendFailure, QueueRejected, Unavailable
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed
 from shoal.statistics.model import ModelStatistics, Moments
 from shoal.testing.server import wait_until
 from tests.support.fakes import WAIT_SECS, Collector, FakeClock, make_request

@@ -14,7 +14,7 @@ from shoal.core.tensor import Tensor
 from shoal.errors import ConfigError, Internal, InvalidArgument
 from shoal.repository import memory
 from shoal.repository.lifecycle import LoadFailed, ModelLifecycle, VersionState
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed
 from tests.support.fakes import WAIT_SECS, make_request
 
 

@@ -9,7 +9,8 @@ import pytest
 from shoal.core.request import State
 from shoal.errors import Cancelled, QueueRejected
 from shoal.scheduler.admission import AdmissionControl
-from shoal.scheduler.batcher import Batcher, BatcherClosed
+from shoal.scheduler.base import BatcherClosed
+from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from shoal.scheduler.timer import Timer

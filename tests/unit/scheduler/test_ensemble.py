@@ -22,7 +22,7 @@ from shoal.errors import (
     QueueRejected,
     Unavailable,
 )
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed
 from shoal.scheduler.ensemble import EnsembleScheduler
 from shoal.statistics.model import FailureReason, ModelStatistics, Moments
 from shoal.testing.server import wait_until

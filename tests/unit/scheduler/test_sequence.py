@@ -13,7 +13,7 @@ from shoal.core.request import Request, State
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
 from shoal.errors import Cancelled, InvalidArgument, QueueRejected, Unavailable
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed
 from shoal.scheduler.policy import BatchPolicy, Reason
 from shoal.scheduler.sequence import SequenceBatcher
 from shoal.scheduler.sequence_policy import DirectPolicy

@@ -45,6 +45,7 @@ class Instances:
             concurrent=ConcurrentExecutions(self.expected, **options),
             clock=self.clock,
         )
+        self.max_delay_ns = policy.max_delay_ns
         self.idle = count
         for _ in range(count):
             self.line.attach(Instance())
@@ -84,7 +85,7 @@ class Instances:
         for rows in sizes:
             for _ in range(rows):
                 self.enqueue(**more)
-            self.clock.advance(self.line._max_delay_ns)
+            self.clock.advance(self.max_delay_ns)
             idle, self.idle = self.idle, 1
             batch = self.pull()
             self.clock.advance(int(row_ms * rows * MS))
@@ -248,7 +249,7 @@ def test_an_execution_that_would_only_delay_another_waits(slowdown, held):
     for _ in range(4):
         many.enqueue()
     many.line._waiting = 0
-    first = many.line._cut(many.clock())[0][:]
+    first = many.line._cutter.cut(many.clock(), 0)[0][:]
     many.idle -= 1
     for _ in range(4):
         many.enqueue()
@@ -462,8 +463,8 @@ class Server:
             steps = [item[0] * slow for item in self.running]
             if arrivals:
                 steps.append(origin + arrivals[0][0] - now)
-            if many.line.pending() and many.line._max_delay_ns:
-                steps.append(many.line._max_delay_ns / 4)
+            if many.line.pending() and many.max_delay_ns:
+                steps.append(many.max_delay_ns / 4)
             step = max(1, int(min(steps)))
             many.clock.advance(step)
             for item in list(self.running):

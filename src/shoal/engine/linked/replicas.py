@@ -30,7 +30,7 @@ from shoal.models.spec import ModelSpec, ServingContext
 from shoal.models.version import Model
 from shoal.repository import memory
 from shoal.repository.preparation import fingerprints
-from shoal.scheduler.batcher import BatcherClosed
+from shoal.scheduler.base import BatcherClosed
 from shoal.tasks.endpoint import PARAMETER as TASK
 
 if TYPE_CHECKING:
