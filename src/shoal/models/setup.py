@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from shoal.backends.base import LoadedModel
 from shoal.config import shapes
-from shoal.config.model import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+from shoal.config.model import ModelConfig, ModelQueuePolicy
 from shoal.config.parameters import value_of
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.instance.execution_placement import ExecutionMode, ExecutionPlacement
@@ -12,6 +15,7 @@ from shoal.instance.health import ModelHealth
 from shoal.models.spec import ModelSpec
 from shoal.scheduler import sequence_setup
 from shoal.scheduler.admission import AdmissionControl
+from shoal.scheduler.admission_queue import AdmissionQueue
 from shoal.scheduler.base import OnDropped, Scheduler
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.concurrency import ConcurrentExecutions
@@ -42,18 +46,14 @@ def build_scheduler(
     batching = config.dynamic_batching
     # With a response cache, the caching scheduler keeps the order.
     ordered = batching is not None and batching.preserve_ordering and not spec.caches_responses
-    admission = None
-    if target_ns:
-        admission = AdmissionControl(target_ns, config.max_batch_size if batching else 0)
     return Batcher(
         _batch_policy(config),
-        RequestQueue(_policy_of_parameters(config)) if batching is None else _queue_of(batching),
+        _queue_of(config, target_ns),
         on_dropped=on_dropped,
         preserve_ordering=ordered,
         hold_until=spec.context.hold_until,
         loop=spec.context.loop,
         concurrent=_concurrent(spec, expected),
-        admission=admission,
     )
 
 
@@ -117,8 +117,16 @@ def build_execution_placement(spec: ModelSpec, loaded: LoadedModel) -> Execution
     )
 
 
-def _queue_of(batching: ModelDynamicBatching) -> RequestQueue:
-    return RequestQueue(
+def _queue_of(config: ModelConfig, target_ns: int) -> RequestQueue:
+    """The queue of a config; with a target latency, one that refuses requests."""
+    batching = config.dynamic_batching
+    make: Callable[..., RequestQueue] = RequestQueue
+    if target_ns:
+        max_rows = 0 if batching is None else config.max_batch_size
+        make = partial(AdmissionQueue, AdmissionControl(target_ns, max_rows))
+    if batching is None:
+        return make(_policy_of_parameters(config))
+    return make(
         _queue_policy(batching.default_queue_policy),
         levels=max(1, batching.priority_levels),
         default_level=max(1, batching.default_priority_level),

@@ -17,14 +17,14 @@ from typing import TypeAlias
 
 from shoal.core.request import DONE, EXECUTING, QUEUED, Request
 from shoal.errors import QueueRejected, ShoalError
-from shoal.scheduler.admission import AdmissionControl, AdmissionReading, Expectation
+from shoal.scheduler.admission import AdmissionReading, Expectation
 from shoal.scheduler.base import BatcherClosed, EventLoop, OnDropped, Puller
 from shoal.scheduler.concurrency import ConcurrentExecutions
 from shoal.scheduler.cutter import BatchCutter
 from shoal.scheduler.drain import Waiting
 from shoal.scheduler.order import OrderKeeper
 from shoal.scheduler.policy import Policy, SingleRequestPolicy
-from shoal.scheduler.queue import FULL, RequestQueue
+from shoal.scheduler.queue import RequestQueue
 from shoal.scheduler.timer import Timer, shared_timer
 
 _Dropped: TypeAlias = Sequence[tuple[Request, ShoalError]]
@@ -62,7 +62,6 @@ class Batcher:
         hold_until: int = 0,
         loop: EventLoop | None = None,
         concurrent: ConcurrentExecutions | None = None,
-        admission: AdmissionControl | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         timer: Timer = shared_timer,
     ) -> None:
@@ -71,16 +70,14 @@ class Batcher:
         `hold_until` delays the first batch until that many requests wait (for tests). Requests
         that arrive on the `loop` wake an instance only after the loop's I/O: a thread that wakes
         earlier only competes with the loop for the GIL. With `concurrent`, instances share the
-        cores: what waits is divided among them, unless the policy keeps batches whole. With
-        `admission`, requests that could not be answered in time are refused.
+        cores: what waits is divided among them, unless the policy keeps batches whole.
         """
+        admission = queue.admission
         self._batches_grow = policy.batches_grow
         single = isinstance(policy, SingleRequestPolicy)
         self.runs_one_by_one = single and admission is None  # which measures each execution
         self._queue = queue
-        self._cutter = BatchCutter(
-            policy, queue, hold_until=hold_until, concurrent=concurrent, admission=admission
-        )
+        self._cutter = BatchCutter(policy, queue, hold_until=hold_until, concurrent=concurrent)
         self.recent = self._cutter.recent
         self._on_dropped = on_dropped
         self._order = OrderKeeper() if preserve_ordering else None
@@ -97,7 +94,7 @@ class Batcher:
         self._waiting = 0  # instances, for a batch
         self._waking = False  # whether the loop is about to wake one
         self._on_arrival: Callable[[], None] | None = None  # set while the event loop pulls
-        self._starts_several = admission is None and queue.takes_any_number and not single
+        self._starts_several = queue.takes_any_number and not single
 
     def pending(self) -> int:
         """How many requests wait."""
@@ -137,26 +134,17 @@ class Batcher:
     def refusal(self, rows: int, count: int) -> QueueRejected | None:
         """The error for `count` requests of `rows` rows each, if none would be accepted now,
         whatever its priority."""
-        if self._admission is None and not self._queue.is_limited:
+        if not self._queue.may_refuse:
             return None
         with self._lock:
-            if self._queue.is_full():
-                return QueueRejected(FULL)
-            admission = self._admission
-            return None if admission is None else admission.refusal(rows, count, self._clock())
+            return self._queue.refusal(rows, count, self._clock())
 
     def enqueue(self, request: Request) -> None:
         """Take `request` over. If this raises, the request is still the caller's to answer."""
         with self._lock:  # entered through the condition it costs thrice as much
             if self._closed:
                 raise BatcherClosed(request.log_prefix() + "model is unloading")
-            now_ns = self._clock()
-            admission = self._admission
-            if admission is not None and not request.admitted:
-                admission.check(request, self._queue.level_of(request), now_ns)
-            self._queue.push(request, now_ns)
-            if admission is not None:
-                admission.joined((request,), self._queue.level_of(request))
+            self._queue.push(request, self._clock())
             if self._order is not None:
                 self._order.join(request)
             request.state = QUEUED
@@ -182,17 +170,11 @@ class Batcher:
         with self._lock:
             if self._closed or self._order is not None:
                 return 0
-            now_ns = self._clock()
-            admission = self._admission
-            if admission is not None:
-                requests = self._admitted(requests, admission, now_ns)
-            count = self._queue.push_all(requests, now_ns) if requests else 0
+            count = self._queue.push_all(requests, self._clock())
             if not count:
                 return 0
             if count < len(requests):
                 requests = requests[:count]
-            if admission is not None:
-                admission.joined(requests, self._queue.level_of(requests[0]))
             cancelled = self._cancelled
             any_cancelled = False
             for request in requests:
@@ -208,15 +190,6 @@ class Batcher:
         if any_cancelled:
             self._cancelled()
         return count
-
-    def _admitted(
-        self, requests: Sequence[Request], admission: AdmissionControl, now_ns: int
-    ) -> Sequence[Request]:
-        """Those that can be answered in time; none if they have to be checked one by one."""
-        if any(request.answer_by_ns is not None for request in requests):
-            return ()
-        room = admission.room_for(requests, self._queue.level_of(requests[0]), now_ns)
-        return requests[:room]
 
     def _wakes_soon(self) -> bool:
         """Whether the loop will wake an instance: on its own thread it does. The lock is held."""
@@ -446,11 +419,7 @@ class Batcher:
     def _prune(self, now_ns: int) -> _Dropped:
         """Take expired and cancelled requests out of the queue. The lock is held."""
         cancelled, self._any_cancelled = self._any_cancelled, False
-        dropped = self._queue.prune(now_ns, cancelled=cancelled)
-        if dropped and self._admission is not None:
-            for request, _ in dropped:
-                self._admission.left(request, self._queue.level_of(request))
-        return dropped
+        return self._queue.prune(now_ns, cancelled=cancelled)
 
     def _drop(self, dropped: _Dropped) -> None:
         """Answer what `_prune` returned, without the lock."""

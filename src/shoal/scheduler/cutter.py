@@ -14,7 +14,6 @@ from itertools import islice
 from operator import attrgetter
 
 from shoal.core.request import EXECUTING, Request
-from shoal.scheduler.admission import AdmissionControl
 from shoal.scheduler.base import RECENT_CUTS
 from shoal.scheduler.concurrency import ConcurrentExecutions
 from shoal.scheduler.policy import BatchCut, Policy, Reason
@@ -51,16 +50,15 @@ class BatchCutter:
         *,
         hold_until: int = 0,
         concurrent: ConcurrentExecutions | None = None,
-        admission: AdmissionControl | None = None,
     ) -> None:
-        """See `Batcher`. `concurrent` and `admission` are told what is taken."""
+        """See `Batcher`. `concurrent` and the queue's admission control are told what is taken."""
         self._policy = policy
         self._max_delay_ns = policy.max_delay_ns
         self._divisible_rows = policy.divisible_rows
         self._queue = queue
         self._hold_until = hold_until
         self._concurrent = concurrent
-        self._admission = admission
+        self._admission = queue.admission
         self.instances = 0  # that take batches
         self.draining = False  # whether no more requests will come: batches wait for nothing
         self.parts: deque[list[Request]] = deque()  # of divided batches, for the next instances
@@ -216,6 +214,3 @@ class BatchCutter:
             request.on_cancel = None
         rows = batch[0].rows if len(batch) == 1 else sum([request.rows for request in batch])
         self.recent.append((reason, rows))
-        if self._admission is not None:
-            for request in batch:
-                self._admission.left(request, self._queue.level_of(request))

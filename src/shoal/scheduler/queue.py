@@ -14,8 +14,9 @@ from itertools import chain
 
 from shoal.core.request import Request
 from shoal.errors import Cancelled, QueueRejected, ShoalError
+from shoal.scheduler.admission import AdmissionControl
 
-FULL = "Exceeds maximum queue size"
+_FULL = "Exceeds maximum queue size"
 _LEVELS_KEPT = 64  # more than that only while requests wait in them
 
 
@@ -62,6 +63,7 @@ class RequestQueue:
         "_count",
         "_default",
         "_levels",
+        "_most",
         "_most_kept",
         "_next_deadline_ns",
         "_numbers",
@@ -70,6 +72,8 @@ class RequestQueue:
         "_policy",
         "_size",
     )
+
+    admission: AdmissionControl | None = None  # which decides what is queued; none here
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class RequestQueue:
         self._levels = [_PriorityLevel(self._policies.get(1, policy))]
         only = self._levels[0].policy
         self._plain = levels == 1 and not only.default_timeout_ns
+        self._most = only.max_size if levels == 1 else 0  # requests; 0 if that is not limited
         self._size = 0
         self._next_deadline_ns: int | None = None
 
@@ -102,7 +107,7 @@ class RequestQueue:
         level = self._levels[0] if number == 1 else self._level(number)
         policy = level.policy
         if policy.max_size and len(level) >= policy.max_size:
-            raise QueueRejected(FULL, prefix=request.log_prefix())
+            raise QueueRejected(_FULL, prefix=request.log_prefix())
         request.queued_ns = now_ns
         deadline = request.deadline_ns = policy.deadline(request, now_ns)
         if deadline is not None and (
@@ -115,16 +120,17 @@ class RequestQueue:
     @property
     def takes_any_number(self) -> bool:
         """Whether it refuses none, and none expires unless the request says so."""
-        return self._plain and not self._levels[0].policy.max_size
+        return self._plain and not self._most
 
     @property
-    def is_limited(self) -> bool:
-        """Whether the number of requests is limited; unknown (False) with levels."""
-        return self._count == 1 and self._levels[0].policy.max_size > 0
+    def may_refuse(self) -> bool:
+        """Whether `refusal` may return an error; with levels it does not know."""
+        return self._most > 0
 
-    def is_full(self) -> bool:
-        """Whether a request of any priority would be refused; unknown (False) with levels."""
-        return self.is_limited and self._size >= self._levels[0].policy.max_size
+    def refusal(self, rows: int, count: int, now_ns: int) -> QueueRejected | None:  # noqa: ARG002
+        """The error for `count` requests of `rows` rows each, if none would be queued now, whatever
+        its priority."""
+        return QueueRejected(_FULL) if 0 < self._most <= self._size else None
 
     def level_of(self, request: Request) -> int:
         """The number of the request's priority level; 1 is the highest."""
@@ -160,8 +166,8 @@ class RequestQueue:
             policy.timeout_from_request and any(request.timeout_us for request in requests)
         ):
             return 0
-        if policy.max_size:
-            requests = requests[: max(0, policy.max_size - self._size)]
+        if self._most:
+            requests = requests[: max(0, self._most - self._size)]
         for request in requests:
             request.queued_ns = now_ns
             request.deadline_ns = None

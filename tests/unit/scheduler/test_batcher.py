@@ -9,6 +9,7 @@ import pytest
 from shoal.core.request import State
 from shoal.errors import Cancelled, QueueRejected
 from shoal.scheduler.admission import AdmissionControl
+from shoal.scheduler.admission_queue import AdmissionQueue
 from shoal.scheduler.base import BatcherClosed
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
@@ -42,11 +43,13 @@ class Pulling:
         return self.batch
 
 
-def batcher(policy=None, queue_policy=None, **options):
+def batcher(policy=None, queue_policy=None, admission=None, **options):
     dropped = []
+    queue_policy = queue_policy or QueuePolicy()
+    queue = AdmissionQueue(admission, queue_policy) if admission else RequestQueue(queue_policy)
     made = Batcher(
         policy or BatchPolicy(4, frozenset({4}), MINUTE_NS),
-        RequestQueue(queue_policy or QueuePolicy()),
+        queue,
         on_dropped=lambda request, error: dropped.append((request, error)),
         **options,
     )
