@@ -21,6 +21,8 @@ from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.engine import Engine
 from shoal.errors import QueueRejected, ShoalError, Unsupported
 
+_MOST_HELD_NS = 1_000_000  # for which a response waits for those of other models
+
 
 class Coalescer(ABC):
     """Planned requests that wait to be submitted, those of each template as a group.
@@ -80,9 +82,29 @@ class Coalescer(ABC):
         groups, self._groups = self._groups, {}
         self.template = self.model = None
         self.requests = []  # so that nothing here keeps them
-        for template, (model, requests) in groups.items():
-            if requests:
-                self._submit_group(template, model, requests)
+        if len(groups) <= 1:
+            for template, (model, requests) in groups.items():
+                if requests:
+                    self._submit_group(template, model, requests)
+        else:
+            self._submit_groups(groups)
+
+    def _submit_groups(
+        self, groups: dict[RequestTemplate, tuple[Any, list[PlannedRequest]]]
+    ) -> None:
+        """Submit several groups, and write the responses of those that run at once together."""
+        inbox = self.inbox
+        until_ns = time.monotonic_ns() + _MOST_HELD_NS
+        try:
+            for template, (model, requests) in groups.items():
+                inbox.hold()
+                if requests:
+                    self._submit_group(template, model, requests)
+                if time.monotonic_ns() > until_ns:
+                    inbox.release()
+                    until_ns = time.monotonic_ns() + _MOST_HELD_NS
+        finally:
+            inbox.release()
 
     def submit_large(self) -> None:
         """Submit the group of the last request, if such requests run one by one anyway: while its

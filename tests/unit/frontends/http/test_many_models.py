@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
+from shoal.frontends import coalescer
 from shoal.wire.template import TemplateCache
 from tests.support.http_sides import CONFIGS, Side, World
 
@@ -19,6 +20,7 @@ SETTLED = 4  # requests to each model, after which all of them take the same pat
 ROUNDS = 10
 THOUSANDS = 4000
 LONG_HEADER_BYTES = 1024
+LONG_NS = 10**12
 
 
 def request_to(name):
@@ -86,7 +88,8 @@ def calls_during(work):
     return counts
 
 
-def test_a_request_takes_the_same_steps_however_many_models_there_are(world):
+def test_a_request_takes_the_same_steps_however_many_models_there_are(world, monkeypatch):
+    monkeypatch.setattr(coalescer, "_MOST_HELD_NS", LONG_NS)  # counting calls takes time
     requests = Requests(world)
     requests.send(SETTLED * MANY // CLIENTS, MANY)
     for model in world.repository.models():
@@ -96,6 +99,42 @@ def test_a_request_takes_the_same_steps_however_many_models_there_are(world):
     many = calls_during(lambda: requests.send(ROUNDS, MANY))
     assert world.planned - before == 2 * (ROUNDS) * CLIENTS  # all matched a template
     assert few == many
+
+
+class Order:
+    """Notes executions and writes of a loop iteration in their order."""
+
+    def __init__(self, world, side, monkeypatch):
+        self.found = []
+        computed = world.backend.compute
+
+        def compute(inputs, outputs):
+            self.found.append("execution")
+            return computed(inputs, outputs)
+
+        monkeypatch.setattr(world.backend, "compute", compute)
+        for client in side.clients:
+            transport = client.transport
+
+            def write(data, written=transport.write):
+                self.found.append("write")
+                written(data)
+
+            monkeypatch.setattr(transport, "write", write)
+
+
+@pytest.mark.parametrize(("held_ns", "most_together"), [(LONG_NS, CLIENTS), (-1, 1)])
+def test_responses_of_an_iteration_are_written_together(world, monkeypatch, held_ns, most_together):
+    """So that a client that sleeps is woken once. But no response waits for long executions."""
+    requests = Requests(world)
+    requests.send(SETTLED * MANY // CLIENTS, MANY)
+    monkeypatch.setattr(coalescer, "_MOST_HELD_NS", held_ns)
+    order = Order(world, requests._side, monkeypatch)
+    requests.send(1, MANY)
+    pieces = "".join([kind[0] for kind in order.found]).split("we")
+    assert order.found.count("write") == CLIENTS
+    assert max(piece.count("e") for piece in pieces) <= most_together
+    assert len(pieces) == CLIENTS // most_together
 
 
 def test_the_templates_of_thousands_of_models_are_kept():
