@@ -188,7 +188,10 @@ def quoted(text: str) -> str:
 
 
 def _bounded(message: str) -> str:
-    """The message; the middle of a very long one is left out, which is what it quotes."""
+    """The message as UTF-8 can have it (names of files may be otherwise); the middle of a very long
+    one is left out, which is what it quotes."""
+    if not message.isascii():
+        message = message.encode(errors="backslashreplace").decode()
     if len(message) <= _MOST_CHARACTERS:
         return message
     head = _MOST_CHARACTERS - _KEPT_AT_END

@@ -24,3 +24,7 @@ def test_other_messages_stay_as_they_are():
 def test_a_quotation_has_200_characters():
     assert quoted("a" * 200) == "a" * 200
     assert quoted("a" * 201) == "a" * 200 + "…"
+
+
+def test_names_of_files_that_are_not_utf_8():
+    assert InvalidArgument("cannot read 'é\udcff'").message == "cannot read 'é\\udcff'"

@@ -58,6 +58,9 @@ def find_model_file(
         beside = sorted(item.name for item in folder.iterdir())
     except OSError:  # missing, or deleted meanwhile
         raise NotFound(f"{message}: there is no such folder") from None
+    special = next((name for name in wanted if name in beside), None)
+    if special is not None:
+        raise NotFound(f"{message}: '{special}' there is not a file, or a link to none")
     others = [n for n in beside if n.endswith(suffixes or tuple({Path(n).suffix for n in names}))]
     if others:
         raise NotFound(

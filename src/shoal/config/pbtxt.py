@@ -16,7 +16,7 @@ from shoal.config import codec
 from shoal.config.model import ModelConfig
 from shoal.config.schema import Field, message_type
 from shoal.config.suggest import did_you_mean
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, quoted
 from shoal.wire.proto import messages, schema
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def _explain(error: ParseError, text: str, file: str) -> ConfigError:
         line, column = len(lines), len(lines[-1]) + 1
     place = _place(text, sum(len(before) + 1 for before in lines[: line - 1]) + column - 1)
     message, fix = _sentence(said, place)
-    return ConfigError(message, file=f"{file}:{line}:{column}", field=place.path, fix=fix)
+    where = f"{file}:{line}:{column}"
+    return ConfigError(message, file=where, field=quoted(place.path), fix=fix)
 
 
 def _sentence(said: str, place: _Position) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shoal.config.model import ModelVersionPolicy
 from shoal.errors import InvalidArgument
+from shoal.storage.listing import is_version
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,10 @@ def list_models(repository: Path) -> Listing:
             if entry.name.startswith("."):
                 continue
             if _is_folder(entry):
-                models[entry.name] = Path(entry.path)
+                # A name that is not UTF-8 could not be in a response; with backslashes instead, a
+                # load refuses it.
+                name = os.fsencode(entry.name).decode(errors="backslashreplace")
+                models[name] = Path(entry.path)
             elif entry.is_symlink():
                 reason = _broken(entry)
                 if reason:
@@ -130,7 +134,7 @@ def version_folders(model: Path) -> dict[int, Path]:
             continue
         if name in _KNOWN_FOLDERS or name.startswith((".", "__")):
             continue
-        if name.isascii() and name.isdecimal() and (not name.startswith("0")):
+        if is_version(name):
             versions[int(name)] = Path(entry.path)
         elif is_folder:
             logger.warning(

@@ -278,6 +278,8 @@ def _read_config(
         return code.config, code.file
     path = layout.config_file(folder, settings.config_name)
     file = str(path)
+    if path.exists() and not path.is_file():  # reading a pipe or a device might never end
+        raise ConfigError("this is not a file", file=file, fix="Write the config as a text file")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -134,8 +134,10 @@ def from_rows(rows: Any) -> dict[str, ModelFiles]:
 
 
 def is_version(name: str) -> bool:
-    """Whether a folder of a model is one of its versions."""
-    return name.isascii() and name.isdecimal() and not name.startswith("0")
+    """Whether a folder of a model is one of its versions: numbers of 64 bits, as in Triton."""
+    if not name.isascii() or not name.isdecimal() or name.startswith("0"):
+        return False
+    return int(name) < 2**63
 
 
 def _parents(path: str) -> Iterable[str]:

@@ -48,6 +48,12 @@ def test_another_name(folder):
         find(folder)
 
 
+def test_what_is_not_a_file(folder):
+    (folder / "model.json").mkdir()
+    with pytest.raises(NotFound, match=r"for model 'm': 'model\.json' there is not a file"):
+        find(folder)
+
+
 def test_no_folder(folder):
     folder.rmdir()
     with pytest.raises(NotFound, match="there is no such folder"):

@@ -266,6 +266,7 @@ def test_what_people_write_is_read(text, config):
         ("input [ { name: 'A' }, ]", "input: a comma before ']'. Remove the comma"),
         ("input { dims: [ 1, 2, ] }", "input.dims: a comma before ']'. Remove the comma"),
         ("input { dims: [ 1 2 ] }", "a ',' is missing in the list, found 2. Put a comma before 2"),
+        ("x" * 9000 + ": 1", f"{'x' * 200}…: unknown field 'xxx"),
         ("input { dims: [ 1 }", "the list is not closed, found }. Put a ']' before the }"),
         ("input [ { name: 'A' } { name: 'B' } ]", "a ',' is missing in the list, found {"),
         (

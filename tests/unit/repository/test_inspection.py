@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 
@@ -77,6 +78,13 @@ def test_warnings_are_collected_and_not_logged(tmp_path, caplog):
         "'no_version' is not a version of model 'm' (versions are numbers like 1 or 42): skipped"
     ]
     assert not caplog.records
+
+
+def test_a_pipe_in_place_of_the_config(tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    os.mkfifo(tmp_path / "m" / "config.pbtxt")  # to read it would never end
+    (report,) = Inspection([tmp_path], PreparationSettings()).reports()
+    assert report.problems[0].message == "this is not a file"
 
 
 def test_one_name_twice(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 
@@ -18,6 +19,14 @@ def test_models_are_folders_and_hidden_ones_are_not(tmp_path):
     assert list(layout.find_models([tmp_path])) == ["a", "b"]
 
 
+def test_a_name_that_is_not_utf_8_can_be_shown_and_not_loaded(tmp_path):
+    folder = tmp_path / os.fsdecode(b"\xffm")
+    folder.mkdir()
+    assert layout.find_models([tmp_path]) == {"\\xffm": [folder]}
+    with pytest.raises(InvalidArgument, match="invalid model name"):
+        layout.check_name("\\xffm")
+
+
 def test_names_in_two_repositories_have_two_folders(tmp_path):
     for repository in ("one", "two"):
         (tmp_path / repository / "m").mkdir(parents=True)
@@ -31,7 +40,19 @@ def test_a_vanished_repository_has_no_models(tmp_path, caplog):
 
 
 def test_version_folders_are_numbers(tmp_path, caplog):
-    for name in ("1", "10", "03", "v2", "-4", "warmup", "configs", "initial_state", "1.0", "²"):
+    for name in (
+        "1",
+        "10",
+        "03",
+        "v2",
+        "-4",
+        "warmup",
+        "configs",
+        "initial_state",
+        "1.0",
+        "²",
+        "9" * 19,
+    ):
         (tmp_path / name).mkdir()
     (tmp_path / "7").touch()  # a file
     with caplog.at_level(logging.WARNING):
