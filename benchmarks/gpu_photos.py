@@ -33,8 +33,8 @@ SIZE = (500, 375)
 CLEAR = 0.02  # half precision decides between scores that are closer
 _CONFIG = """
 backend: "pytorch"
-max_batch_size: 64
-dynamic_batching {{ max_queue_delay_microseconds: 2000 preferred_batch_size: [ 64 ] }}
+max_batch_size: {batch}
+dynamic_batching {{ max_queue_delay_microseconds: 2000 preferred_batch_size: [ {batch} ] }}
 input {{ name: "INPUT__0" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] }}
 output {{ name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 1000 ] }}
 instance_group [ {{ kind: {kind} count: {count} }} ]
@@ -116,7 +116,9 @@ def write(folder: Path, asked: argparse.Namespace) -> None:
         version.mkdir(parents=True)
         traced.save(str(version / "model.pt"))
         more = _HALF if asked.device == "cuda" else ""
-        config = _CONFIG.format(kind=asked.kind, count=count, more=more + asked.more)
+        config = _CONFIG.format(
+            kind=asked.kind, count=count, batch=asked.batch, more=more + asked.more
+        )
         (version.parent / "config.pbtxt").write_text(config, encoding="utf-8")
         (version.parent / "task.json").write_text(json.dumps(task), encoding="utf-8")
 

@@ -69,7 +69,7 @@ def rows_of(seed):
 def test_both_forms_answer_as_transformers(tmp_path):
     network = Classifier().eval().to(DEVICE)
     example = tuple(torch.ones(2, TOKENS, dtype=torch.int64, device=DEVICE) for _ in range(2))
-    ways = {"plain": "", "graphs": GRAPHS, "half": HALF, "half_graphs": HALF + GRAPHS}
+    ways = {"plain": "", "half_graphs": HALF + GRAPHS}
     for form, (way, more) in itertools.product(("script", "export"), ways.items()):
         folder = tmp_path / f"{form}_{way}"
         if form == "script":

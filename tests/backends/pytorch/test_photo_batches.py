@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -34,7 +35,8 @@ class Decoder:
     def __init__(self):
         self.batches = []
 
-    def decode(self, addresses, sizes, planes, memory, stream):
+    @contextmanager
+    def decoding(self, addresses, sizes, planes, memory, stream):
         self.batches.append(len(sizes))
         files = [
             ctypes.string_at(int(address), int(size))
@@ -52,6 +54,7 @@ class Decoder:
                 plane = np.zeros((one["height"], pitch), np.uint8)
                 plane[:, : one["width"]] = found[:, :, index]
                 ctypes.memmove(memory + int(one[name]), plane.tobytes(), plane.nbytes)
+        yield
 
 
 class Convert:
@@ -203,6 +206,14 @@ def test_scores_that_are_not_finite(made):
     one = made(network=lambda rows: rows.mean(dim=(2, 3)) / 0, graphs=False)
     sent = [coloured("red")]
     assert best(one.classify(sent, frames(sent))) == [NOT_FINITE]
+
+
+def test_the_network_waits_for_the_decoder_on_the_gpu(made):
+    one = made()
+    waits = one._stream.waits
+    sent = [coloured("red")]
+    assert best(one.classify(sent, frames(sent))) == ["red"]
+    assert one._stream.waits == waits + 1
 
 
 def test_the_graph_for_a_batch(made):

@@ -91,13 +91,17 @@ class CudaPhotoExecutor(CudaExecutor, PhotoExecutor):
         assert self._photos is not None
         # On several threads a copy of 50 files takes ten times the CPU's time, and is slower.
         process.prepare(1, self._settings.switches)
+        before = torch.cuda.current_stream(self.device)
+        torch.cuda.set_stream(self._stream)  # as in CudaExecutor
         try:
-            with torch.cuda.device(self.device), torch.cuda.stream(self._stream), self._mode():
+            with self._mode():
                 return self._photos.classify(photos, frames)
         except ShoalError:
             raise
         except Exception as error:
             raise self._failure(error) from error
+        finally:
+            torch.cuda.set_stream(before)
 
     @property
     def own_bytes(self) -> int:

@@ -16,6 +16,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,21 +106,23 @@ class JpegDecoder:
         self._library = library
         self._free: queue.SimpleQueue[_State] = queue.SimpleQueue()
         self._calling = threading.Lock()  # held while the library is called
+        self._thread = threading.local()  # .used: whether it has used the GPU
         with torch.cuda.device(library.device):
             for _ in range(_STATES):
                 self._free.put(_State(library))
 
-    def decode(
+    @contextmanager
+    def decoding(
         self,
         addresses: np.ndarray,
         sizes: np.ndarray,
         planes: np.ndarray,
         memory: int,
         stream: Any,
-    ) -> None:
+    ) -> Iterator[None]:
         """Decode the JPEGs at `addresses` to their `planes` (PLANES) in the GPU's memory, which
-        begins at the address `memory`, on `stream`, and wait until that is done. Raises JpegError
-        if one of them cannot be decoded."""
+        begins at the address `memory`, on `stream`, while the block runs; its end waits until that
+        is done. Raises JpegError, before the block, if one of them cannot be decoded."""
         count = len(addresses)
         images = np.zeros((count, _IMAGE_WORDS), np.uint64)
         for index, name in enumerate(("luma", "blue", "red")):
@@ -127,20 +130,24 @@ class JpegDecoder:
             images[:, _PITCHES + index] = planes["chroma_pitch" if index else "luma_pitch"]
         state = self._free.get()
         try:
-            # The library fails on a thread that has not used the GPU before. This uses it.
-            torch.cuda.Event().record(stream)
+            if not getattr(self._thread, "used", False):
+                # The library fails on a thread that has not used the GPU before. This uses it.
+                torch.cuda.Event().record(stream)
+                self._thread.used = True
             state.begin(count)
             arrays = addresses.ctypes.data, sizes.ctypes.data, images.ctypes.data
             decode, handle = self._library.calls.nvjpegDecodeBatched, self._library.handle
             with self._calling:
                 status = decode(handle, state.pointer, *arrays, stream.cuda_stream)
-            stream.synchronize()
-            if status:
-                state.photos = 0  # begin anew
+            try:
+                if status:
+                    state.photos = 0  # begin anew
+                    raise JpegError(_text("nvjpegDecodeBatched", status))
+                yield
+            finally:
+                stream.synchronize()
         finally:
             self._free.put(state)
-        if status:
-            raise JpegError(_text("nvjpegDecodeBatched", status))
 
 
 def _text(name: str, status: int) -> str:

@@ -122,10 +122,9 @@ class PhotoPipeline:
         planes["width"][count:] = places["width"][count:] = 0
         found_parts = parts(*ends, _PLANES_BYTES, _PIXELS_BYTES)
         if len(found_parts) == 1:
-            self._decode(addresses, sizes, slice(count), unreadable)
+            self._decode(addresses, sizes, slice(count), unreadable, partial(self._run, count))
         else:
             self._decode_in_parts(found_parts, addresses, sizes, unreadable)
-        self._run(count)
         self._done.record(self._stream)
         self._done.synchronize()
         found = self._host_labels[:count].numpy()
@@ -134,22 +133,32 @@ class PhotoPipeline:
         return indexes, found[:, self._plan.labels :].view(np.float32).copy()
 
     def _decode(
-        self, addresses: np.ndarray, sizes: np.ndarray, part: slice, unreadable: np.ndarray
+        self,
+        addresses: np.ndarray,
+        sizes: np.ndarray,
+        part: slice,
+        unreadable: np.ndarray,
+        then: Callable[[], None],
     ) -> None:
-        """Decode photos to their planes, and mark those that are unreadable."""
+        """Decode photos to their planes, mark those that are unreadable, and start what comes
+        `then`: the GPU waits for the decoder, not the CPU."""
         planes, memory = self._planes.array[part], self._plane_memory.data_ptr()
         try:
-            self._decoder.decode(addresses, sizes, planes, memory, self._decoding)
+            with self._decoder.decoding(addresses, sizes, planes, memory, self._decoding):
+                self._stream.wait_stream(self._decoding)
+                then()
         except JpegError as error:
             logger.debug("the GPU cannot decode a batch of %d photos: %s", len(sizes), error)
             for index in range(len(sizes)):  # only the invalid one fails
                 one = slice(index, index + 1)
                 try:
-                    self._decoder.decode(
+                    with self._decoder.decoding(
                         addresses[one], sizes[one], planes[one], memory, self._decoding
-                    )
+                    ):
+                        pass
                 except JpegError:
                     unreadable[index] = True
+            then()
 
     def _decode_in_parts(
         self,
@@ -158,15 +167,12 @@ class PhotoPipeline:
         sizes: np.ndarray,
         unreadable: np.ndarray,
     ) -> None:
-        """Decode photos that do not fit into the memory at once, and fill the rows of all but the
+        """Decode photos that do not fit into the memory at once, and start the network behind the
         last part."""
         count = len(sizes)
         planes, places = self._planes.array[:count], self._places.array[:count]
         all_planes, all_places = planes.copy(), places.copy()
         for start, end in found_parts:
-            if start:
-                self._prepare(count)
-                self._stream.synchronize()  # before its memory is used again
             part = slice(start, end)
             planes["width"] = places["width"] = 0  # the others are left out
             planes[part], places[part] = all_planes[part], all_places[part]
@@ -174,7 +180,10 @@ class PhotoPipeline:
                 planes[name][part] -= all_planes["luma"][start]
             for table, name in ((planes, "pixels"), (places, "origin")):
                 table[name][part] -= all_planes["pixels"][start]
-            self._decode(addresses[part], sizes[part], part, unreadable[part])
+            then = partial(self._run if end == count else self._prepare, count)
+            self._decode(addresses[part], sizes[part], part, unreadable[part], then)
+            if end < count:
+                self._stream.synchronize()  # before its memory is used again
 
     def _run(self, count: int) -> None:
         """Start what comes after decoding."""
