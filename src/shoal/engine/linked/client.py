@@ -1,7 +1,6 @@
 """The engine as a front-end process has it: at the other end of a link.
 
-    find --known--> LinkedModel            infer, infer_group --> EngineConnection --> engine
-         '-not known--> ModelLookup: ask the engine, then try again
+    find --> KnownModels, which looks models up        infer --> EngineConnection --> engine
 
 Models are looked up when they are first asked for, and again when the engine says that another
 version serves. A request that was checked against an older version is checked again by the engine.
@@ -11,9 +10,8 @@ A model that front ends are to run themselves has a replica here: see `replicas`
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from pathlib import Path
@@ -27,12 +25,12 @@ from shoal.core.request import Request
 from shoal.core.validate import validate
 from shoal.engine.contract import Engine, EngineModel, described_server
 from shoal.engine.linked.connection import EngineConnection, engine_gone, engine_silent
-from shoal.engine.linked.lookups import Key, LoadedByRequest, ModelLookup, RoomQuestion, Settled
+from shoal.engine.linked.known_models import KnownModels
 from shoal.engine.linked.messages import ModelDescription
 from shoal.engine.linked.model import LinkedModel
 from shoal.engine.linked.replicas import Replicas
 from shoal.engine.linked.tracing import LinkedTracer
-from shoal.errors import Internal, InvalidArgument, ShoalError, Unavailable
+from shoal.errors import InvalidArgument, ShoalError, Unavailable
 from shoal.link.channel import MOST_BYTES
 from shoal.link.link import Link
 from shoal.logs import Log
@@ -43,10 +41,6 @@ from shoal.tasks.workers import Workers
 _ANSWER_SECS = 10.0  # for what the engine answers at once, unless it is stopped
 _READINESS_SECS = 2.0  # less than most probes wait
 _MOST_FILE_BYTES = MOST_BYTES - (1 << 20)  # of a model that a request brings
-_THREADS = 4  # that read the files of tasks
-
-_ALL: Key = ("", 0)  # all models
-_ROUTES: Key = ("", 1)  # the routes of functions
 
 
 class LinkedEngine(Engine):
@@ -79,15 +73,7 @@ class LinkedEngine(Engine):
         if load_replica is not None:
             self._replicas = Replicas(load_replica, self._send_replica, self._poll)
         self._exiting = False
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="shoal-lookup")
-        self._lock = threading.Lock()  # guards what follows
-        self._models: dict[Key, LinkedModel] = {}
-        self._all: list[LinkedModel] | None = None  # the newest of each
-        self._routes: Sequence[FunctionRoute] | None = None
-        self._on_demand: dict[Key, str] = {}  # models that their first request loads
-        self._lookups: dict[Key, list[Settled]] = {}
-        self._with_tasks: dict[int, LinkedModel] = {}  # whose tasks have not ended
-        self._changes = 0  # a lookup that began before the last one may be out of date
+        self._known = KnownModels(self._linked, self._make_model, self._replicas)
 
     # ---- the link
 
@@ -99,10 +85,10 @@ class LinkedEngine(Engine):
         self._connection = EngineConnection(
             link,
             inbox,
-            self._forget,
+            self._known.forget,
             self._lost,
             self._take_settings,
-            self._retire,
+            self._known.retire,
             self._answer_question,
         )
         if before is not None:
@@ -132,7 +118,7 @@ class LinkedEngine(Engine):
             self._connection = None
             self.tracer.active = False
             self.tracer.connection = None
-            self._forget("")
+            self._known.forget("")
             self.on_lost()
 
     def begin_exit(self) -> None:
@@ -145,7 +131,7 @@ class LinkedEngine(Engine):
             self._connection.close()
         if self._replicas is not None:
             self._replicas.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._known.close()
 
     @property
     def link(self) -> Link | None:
@@ -189,7 +175,7 @@ class LinkedEngine(Engine):
 
     def infer(self, request: Request) -> None:
         """See `Engine`. The engine process validates it, too: another version may serve by then."""
-        model = self._models.get((request.model_name, request.model_version))
+        model = self._known.models.get((request.model_name, request.model_version))
         if model is None or not self._run_here(request, model):
             self._infer(request, model, 0)
 
@@ -222,7 +208,7 @@ class LinkedEngine(Engine):
     ) -> Sequence[PlannedRequest]:
         """See `Engine`."""
         first = requests[0]
-        known = self._models.get((first.model_name, first.model_version))
+        known = self._known.models.get((first.model_name, first.model_version))
         if known is not None and known.replica is not None:
             assert self._replicas is not None
             replica = known.replica if self._replicas.are_current(first.start_ns) else None
@@ -241,17 +227,8 @@ class LinkedEngine(Engine):
             self._connection.client_has_read(request, count)
 
     def check_room(self, name: str, version: int = -1) -> None:
-        """See `Engine`. The engine is asked about models that have refused a request; until it says
-        that there is room, callers wait as for a lookup. Replicas have queues of their own."""
-        key = (name, version)
-        model = self._models.get(key)
-        if model is None:
-            return
-        replica = model.replica
-        if replica is not None:
-            replica.check_room()
-        elif model.refuses:
-            raise RoomQuestion(self, key, model)
+        """See `Engine`."""
+        self._known.check_room((name, version))
 
     # ---- health
 
@@ -290,25 +267,15 @@ class LinkedEngine(Engine):
 
     def find(self, name: str, version: int = -1) -> LinkedModel:
         """See `Engine`."""
-        key = (name, version)
-        model: LinkedModel | None = self._models.get(key)
-        if model is None:
-            raise self._unknown(key)
-        return model
+        return self._known.find((name, version))
 
     def newest_models(self) -> list[EngineModel]:
         """See `Engine`."""
-        found = self._all
-        if found is None:
-            raise self._unknown(_ALL)
-        return list(found)
+        return [*self._known.newest()]
 
     def routes(self) -> Sequence[FunctionRoute]:
         """See `Engine`."""
-        found = self._routes
-        if found is None:
-            raise self._unknown(_ROUTES)
-        return found
+        return self._known.routes()
 
     def ready_versions(self, name: str) -> list[int]:
         """See `Engine`."""
@@ -317,170 +284,15 @@ class LinkedEngine(Engine):
     def _task_models(self) -> Sequence[EngineModel]:
         return self.newest_models()
 
-    def _unknown(self, key: Key) -> ShoalError:
-        if self._connection is None:
-            return engine_gone()
-        text = self._on_demand.get(key)
-        if text is not None:
-            return LoadedByRequest(self, key, text)
-        return ModelLookup(self, key)
-
-    def _forget(self, name: str) -> None:
-        """Look up the model `name` again ("": all of them) when someone asks for it."""
-        with self._lock:
-            self._changes += 1
-            gone = [key for key in self._models if name in ("", key[0])]
-            kept = {key: model for key, model in self._models.items() if key not in gone}
-            dropped = {self._models[key] for key in gone} - set(kept.values())
-            dropped.update(set(self._all or ()) - set(kept.values()))
-            self._models = kept
-            self._all = None
-            self._routes = None
-            self._on_demand = {
-                key: text for key, text in self._on_demand.items() if name not in ("", key[0])
-            }
-        for model in dropped:
-            self._close(model)
-
-    def _close(self, model: LinkedModel, then: Callable[[], None] = lambda: None) -> None:
-        """End the task of a model when its calls have ended, then call `then`. Does not wait."""
-        if self._replicas is not None:
-            self._replicas.drop(model)
-        if model.task is None:
-            then()
-            return
-
-        def close() -> None:
-            model.close()
-            with self._lock:
-                self._with_tasks.pop(model.key, None)
-            then()
-
-        threading.Thread(target=close, name="shoal-task-end", daemon=True).start()
-
-    def _retire(self, connection: EngineConnection, key: int) -> None:
-        """Begin no more calls of a model's task, which the engine is about to unload."""
-
-        def retired() -> None:
-            connection.tell("retired", key)
-
-        with self._lock:
-            self._changes += 1  # no lookup under way may bring it back
-            model = self._with_tasks.get(key)
-        if model is None:
-            retired()
-        else:
-            self._close(model, retired)
-
-    def look_up(self, key: Key, settled: Settled) -> None:
-        """Ask the engine for a model, for `ModelLookup`."""
-        with self._lock:
-            waiting = self._lookups.setdefault(key, [])
-            waiting.append(settled)
-            if len(waiting) > 1:
-                return
-            changes = self._changes
-
-        def found(value: Any, error: ShoalError | None) -> None:
-            self._threads.submit(self._learn, key, changes, value, error)
-
-        try:
-            if key in (_ALL, _ROUTES):
-                self._linked().call("models" if key is _ALL else "routes", settled=found)
-            else:
-                self._linked().call("find", *key, settled=found)
-        except ShoalError as error:
-            self._settle(key, error)
-
-    def ask_for_room(self, key: Key, model: LinkedModel, settled: Settled) -> None:
-        """Ask the engine whether a model has room for a request, for `RoomQuestion`."""
-
-        def answered(_value: Any, error: ShoalError | None) -> None:
-            if error is None:
-                model.refuses = False
-            settled(error)
-
-        try:
-            self._linked().call("check_room", *key, settled=answered)
-        except ShoalError as error:
-            settled(error)
-
-    def load_on_demand(self, key: Key, settled: Settled) -> Callable[[], None]:
-        """Have the engine load a model, for a request that waits for it. Returns what ends that."""
-
-        def loaded(_value: Any, error: ShoalError | None) -> None:
-            with self._lock:
-                self._on_demand.pop(key, None)
-            settled(error)
-
-        try:
-            connection = self._linked()
-        except ShoalError as error:
-            settled(error)
-            return lambda: None
-        number = connection.call("load_on_demand", *key, settled=loaded)
-        return lambda: connection.leave(number)
-
-    def _learn(self, key: Key, changes: int, value: Any, error: ShoalError | None) -> None:
-        """Keep what the engine has answered, and wake those who wait for it."""
-        try:
-            if error is None and isinstance(value, str):  # it is loaded by its first request
-                with self._lock:
-                    if changes == self._changes:
-                        self._on_demand[key] = value
-            elif error is None and key is _ROUTES:
-                routes = tuple([FunctionRoute(*one) for one in value])
-                with self._lock:
-                    if changes == self._changes:
-                        self._routes = routes
-            elif error is None:
-                described = value if key is _ALL else [value]
-                models = [self._make(ModelDescription(*one)) for one in described]
-                with self._lock:
-                    known = {*self._models.values(), *(self._all or ())}
-                    if changes == self._changes:
-                        known.update(models)
-                        if key is _ALL:
-                            self._all = models
-                        else:
-                            self._models[key] = models[0]
-                for model in set(models) - known:  # it has been replaced meanwhile
-                    self._close(model)
-                if self._replicas is not None:
-                    for model in known.intersection(models):
-                        self._replicas.start(model)
-        except ShoalError as failure:
-            error = failure
-        except Exception as failure:  # noqa: BLE001 - becomes the response
-            error = Internal(f"{type(failure).__name__}: {failure}")
-        self._settle(key, error)
-
-    def _make(self, description: ModelDescription) -> LinkedModel:
-        with self._lock:
-            known = [*self._models.values(), *(self._all or ())]
-        for model in known:
-            if model.key == description.key:
-                found: LinkedModel = model
-                return found
-        connection = self._linked()
-        made = LinkedModel(
+    def _make_model(self, description: ModelDescription) -> LinkedModel:
+        return LinkedModel(
             description,
             self._infer_task,
             self._infer_photos,
             self._workers,
-            connection.count_task,
+            self._linked().count_task,
             partial(self.call, "task_files"),
         )
-        if made.task is not None:
-            with self._lock:
-                self._with_tasks[made.key] = made
-        return made
-
-    def _settle(self, key: Key, error: ShoalError | None) -> None:
-        with self._lock:
-            waiting = self._lookups.pop(key, [])
-        for settled in waiting:
-            settled(error)
 
     # ---- what blocks
 

@@ -10,7 +10,7 @@ from shoal.core.model_loading import ModelLoading
 from shoal.errors import ShoalError
 
 if TYPE_CHECKING:
-    from shoal.engine.linked.client import LinkedEngine
+    from shoal.engine.linked.known_models import KnownModels
     from shoal.engine.linked.model import LinkedModel
 
 Settled = Callable[["ShoalError | None"], None]
@@ -22,15 +22,15 @@ class ModelLookup(ModelLoading):
 
     only_asks = True
 
-    def __init__(self, engine: LinkedEngine, key: Key) -> None:
+    def __init__(self, models: KnownModels, key: Key) -> None:
         super().__init__(f"model '{key[0]}' has to be looked up first")
-        self._engine = engine
+        self._models = models
         self._key = key
 
     def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
         """See `ModelLoading`."""
         del inside
-        self._engine.look_up(self._key, settled)
+        self._models.look_up(self._key, settled)
         return lambda: None
 
 
@@ -39,9 +39,9 @@ class RoomQuestion(ModelLoading):
 
     only_asks = True
 
-    def __init__(self, engine: LinkedEngine, key: Key, model: LinkedModel) -> None:
+    def __init__(self, models: KnownModels, key: Key, model: LinkedModel) -> None:
         super().__init__(f"whether model '{key[0]}' has room has to be asked first")
-        self._ask = partial(engine.ask_for_room, key, model)
+        self._ask = partial(models.ask_for_room, key, model)
 
     def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
         """See `ModelLoading`."""
@@ -53,12 +53,12 @@ class RoomQuestion(ModelLoading):
 class LoadedByRequest(ModelLoading):
     """Raised for a model that is loaded when a request waits for it."""
 
-    def __init__(self, engine: LinkedEngine, key: Key, text: str) -> None:
+    def __init__(self, models: KnownModels, key: Key, text: str) -> None:
         super().__init__(text)
-        self._engine = engine
+        self._models = models
         self._key = key
 
     def then(self, settled: Settled, *, inside: bool = False) -> Callable[[], None]:
         """See `ModelLoading`."""
         del inside
-        return self._engine.load_on_demand(self._key, settled)
+        return self._models.load_on_demand(self._key, settled)
