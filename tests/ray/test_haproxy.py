@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -94,6 +95,11 @@ class Site:
         layout = Layout(config, control, control, str(self.folder / "haproxy.sock"))
         return HAProxy(layout, self._program, self.folder, ends_with=os.getpid())
 
+    def connect(self):
+        """A connection that is closed after a `with` block."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
+        return contextlib.closing(connection)
+
     def listens(self):
         """Whether it accepts connections."""
         with socket.socket() as client:
@@ -101,8 +107,7 @@ class Site:
 
     def post(self, path="/v2/models/m/infer", headers=None):
         """The status and the document of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
-        with contextlib.closing(connection):
+        with self.connect() as connection:
             connection.request("POST", path, b"{}", headers or {})
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
@@ -246,6 +251,39 @@ def test_another_config_goes_on_with_the_replicas(make_site, replicas):
     site.haproxy = second
 
 
+def test_a_connection_that_is_idle_while_the_config_changes_is_usable(make_site, replicas):
+    site = make_site()
+    site.haproxy.start()
+    site.haproxy.apply(addresses(replicas[:1]))
+    before = site.haproxy.pid
+    with site.connect() as connection:
+        assert _name(connection) == "a"
+        site.haproxy = site.ingress(groups=[{"max_replicas": 7}])
+        site.haproxy.start()
+        assert _name(connection) == "a"  # and the old process closes it afterwards
+        _wait_for_end(before)
+
+
+def test_it_answers_what_it_has_before_it_ends(make_site, replicas):
+    (a, _) = replicas
+    site = make_site()
+    site.haproxy.start()
+    site.haproxy.apply([a.address])
+    pid = site.haproxy.pid
+    with site.connect() as idle, site.connect() as busy:
+        assert _name(idle) == "a"
+        a.gate.clear()
+        busy.request("POST", "/x", b"{}")
+        a.held.acquire()
+        stopping = threading.Thread(target=site.haproxy.stop)
+        stopping.start()
+        wait_until(lambda: not site.listens(), "it takes no connections")
+        a.gate.set()
+        assert json.loads(busy.getresponse().read())["name"] == "a"
+        stopping.join()
+        _wait_for_end(pid)  # although a client keeps a connection
+
+
 def test_a_config_that_cannot_run_leaves_the_old_one(make_site, replicas, free_ports):
     site = make_site()
     site.haproxy.start()
@@ -257,10 +295,9 @@ def test_a_config_that_cannot_run_leaves_the_old_one(make_site, replicas, free_p
         second = site.ingress(
             ingress={"host": "127.0.0.1", "http_port": port, "grpc_port": 0, "metrics_port": 0}
         )
-        with pytest.raises(Unavailable, match=f"HAProxy does not start: .*127.0.0.1:{port}"):
+        with pytest.raises(Unavailable, match=f"port {port} is not free at .*proxy_location"):
             second.start()
-    # The new process had asked the old one to let go of its ports, and then to take them again.
-    wait_until(site.listens, "the old process listens again")
+    assert not (site.folder / "haproxy.new").exists()  # or the old process would have had to pause
     assert site.names() == {"a"}
 
 
@@ -376,11 +413,20 @@ def test_groups_get_the_requests_of_their_models(make_site):
 
 def test_it_ends_with_ray(haproxy_program, short_path, free_ports):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as raylet:
-        site = Site(haproxy_program, short_path, free_ports(2))
-        haproxy = HAProxy(site.haproxy._layout, haproxy_program, short_path, raylet.pid)
+        folder = short_path / "own"
+        folder.mkdir()
+        site = Site(haproxy_program, folder, free_ports(2))
+        haproxy = HAProxy(site.haproxy._layout, haproxy_program, folder, raylet.pid)
         haproxy.start()
         pid = haproxy.pid
     _wait_for_end(pid)
+    wait_until(lambda: not folder.exists(), "its folder is removed")
+
+
+def _name(connection):
+    """Who answers."""
+    connection.request("POST", "/x", b"{}")
+    return json.loads(connection.getresponse().read())["name"]
 
 
 def _wait_for_end(pid):

@@ -1,8 +1,8 @@
 """The Ray Serve application: one deployment for each group of replicas, and the ingress.
 
-serve run shoal.ray:app repository=s3://bucket/models
-serve deploy cluster.yaml                    # import_path: shoal.ray:app, args: ClusterConfig
-shoal ray up models --max-replicas 8         # the same, without a file
+serve deploy cluster.yaml               # import_path: shoal.ray:app, args: ClusterConfig
+serve run cluster.yaml                  # the same in the foreground
+shoal ray up models --max-replicas 8    # the same, without a file
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from shoal.ray.config import ClusterConfig, GroupConfig, from_dict, to_dict
 from shoal.ray.replica import INGRESS, Replica
 
 _STOP_SECS = 20.0  # to tell the ingress and to end, besides the time that the server may take
+_WAIT_LOOP_SECS = 0.1
 _HEALTH_PERIOD_SECS = 2.0
 _HEALTH_TIMEOUT_SECS = 10.0
 _LOGGING = {"enable_access_log": False}  # heartbeats are calls
@@ -43,6 +44,7 @@ def app(args: Mapping[str, Any]) -> Any:
         health_check_period_s=_HEALTH_PERIOD_SECS,
         health_check_timeout_s=_HEALTH_TIMEOUT_SECS,
         graceful_shutdown_timeout_s=_STOP_SECS,
+        graceful_shutdown_wait_loop_s=_WAIT_LOOP_SECS,
         logging_config=_LOGGING,
         max_surge_percent=100,  # the new one takes over the old one's HAProxy
         ray_actor_options=_actor_options(0.5, 0.0, 0, config.ingress.node_labels, {}, {}),
@@ -58,7 +60,7 @@ def _group(serve: Any, config: ClusterConfig, group: GroupConfig, document: dict
         health_check_period_s=_HEALTH_PERIOD_SECS,
         health_check_timeout_s=_HEALTH_TIMEOUT_SECS,
         graceful_shutdown_timeout_s=group.drain_secs + group.exit_timeout_secs + _STOP_SECS,
-        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_wait_loop_s=_WAIT_LOOP_SECS,
         # A new version starts before an old one stops, and all old ones go on if it cannot start.
         max_surge_percent=1,
         max_constructor_retry_count=3,

@@ -17,29 +17,36 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shoal.errors import Unavailable
 from shoal.ray.directory import ReplicaAddress
 from shoal.ray.haproxy_config import (
+    FRONTENDS,
     Endpoint,
     Layout,
     backends_of,
     config_text,
     fingerprint,
+    ports_of,
     slots_of,
 )
 
 _ANSWER_SECS = 5.0
 _START_SECS = 10.0
+_STOP_SECS = 12.0  # less than Ray Serve gives the ingress
+_POLL_SECS = 0.05
 _MOST_COMMANDS = 40  # in one line, which HAProxy's buffer must hold
 _MAINTENANCE = 0x01  # bits of a server's administrative state: set by a command,
 _DRAIN = 0x08  # and this one too
-# Ends HAProxy with the process $1, or when the file $3 was not touched for ten minutes.
+# Ends HAProxy with the process $1, or when the file $3 was not touched for ten minutes. The file
+# names that process, unless another ingress has taken over: its folder is left then.
 _WATCH = """(
 while kill -0 "$1" && kill -0 "$2" && [ "$(find "$3" -mmin -10)" ]; do sleep 1; done
 kill -USR1 "$2"
+kill -0 "$1" || [ "$(cat "$3")" != "$1" ] || rm -rf "${3%/*}"
 ) >/dev/null 2>&1 </dev/null &"""
 
 
@@ -86,7 +93,7 @@ class HAProxy:
         and the old one finishes its requests. If none runs, it starts with the replicas that are
         `known`. Raises Unavailable, and then an old one goes on.
         """
-        self.keep_alive()
+        self._alive_path.write_text(str(self._ends_with))
         before = self._information()
         self._draining = set()
         if before:
@@ -95,6 +102,7 @@ class HAProxy:
             self._slots = _numbered(known)
         if before.get("description") == fingerprint(self._layout):
             return
+        self._check_ports(is_first=not before)
         counts = slots_of(self._layout.config)
         self._slots = {
             group: {slot: one for slot, one in self._slots.get(group, {}).items() if slot <= count}
@@ -113,12 +121,55 @@ class HAProxy:
         temporary.replace(self._config_path)
         self._watch()
 
+    def _check_ports(self, *, is_first: bool) -> None:
+        """Raise Unavailable if a port is taken that the process which runs does not have.
+
+        A new process would find out by itself, but the old one would have to pause meanwhile.
+        """
+        had: set[int] = set()
+        if not is_first:
+            try:
+                had = ports_of(self._config_path.read_text())
+            except OSError:
+                return
+        ingress = self._layout.config.ingress
+        for port in ports_of(config_text(self._layout, {})) - had:
+            try:
+                _check_free(ingress.host, port)
+            except OSError as error:
+                raise Unavailable(
+                    f"port {port} is not free at {ingress.host}: {error.strerror}. Choose another "
+                    f"one for the ingress, or end what uses it; if it is Ray Serve's own proxy, "
+                    f"write 'proxy_location: Disabled' into the config"
+                ) from None
+
     def stop(self) -> None:
-        """Have it finish its requests and end."""
-        pid = self.pid
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
+        """Take no more connections, finish the requests, and end; returns when that is done.
+
+        Requests that take too long to wait for are finished by themselves.
+        """
+        information = self._information()
+        if not information:
+            return
+        names = [name for name in FRONTENDS if getattr(self._layout.config.ingress, f"{name}_port")]
+        deadline = time.monotonic() + _STOP_SECS
+        is_idle = False
+        with contextlib.suppress(Unavailable):
+            # The first word frees the port, the second has connections closed after their requests.
+            words = [
+                f"{word} frontend {name}" for name in names for word in ("disable", "shutdown")
+            ]
+            self.command(";".join(words))
+            while not (is_idle := self._requests() == 0) and time.monotonic() < deadline:
+                time.sleep(_POLL_SECS)
+        with contextlib.suppress(ProcessLookupError):
+            # Clients may keep connections without requests.
+            os.kill(int(information["Pid"]), signal.SIGTERM if is_idle else signal.SIGUSR1)
+
+    def _requests(self) -> int:
+        """How many it has at the moment."""
+        rows = self.command("show stat -1 2 -1").splitlines()  # of backends
+        return sum(int(row.split(",")[4]) for row in rows if row and not row.startswith("#"))
 
     def keep_alive(self) -> None:
         """To be called every now and then: without an ingress, HAProxy ends after ten minutes."""
@@ -255,6 +306,17 @@ class HAProxy:
 def endpoint_of(address: ReplicaAddress) -> Endpoint:
     """The part of an address that HAProxy knows."""
     return Endpoint(address.host, address.http_port, address.grpc_port)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise OSError if nothing can listen there."""
+    found = socket.getaddrinfo(
+        None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, place = found[0]
+    with socket.socket(family, kind, protocol) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tried.bind(place)
 
 
 def _numbered(addresses: Sequence[ReplicaAddress]) -> dict[str, dict[int, Endpoint]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ _CHECK = (
     "check inter 1s fastinter 200ms downinter 500ms fall 2 rise 1 "
     "observe layer4 error-limit 1 on-error mark-down"
 )
+_BIND = re.compile(r"^ +bind \S+:(\d+)", re.MULTILINE)
 _EMPTY = "127.0.0.1:1"  # the address of a slot without a replica
 # Methods of the gRPC service that all replicas must get, or that are answered from all of them.
 CONTROL_METHODS = (
@@ -32,6 +34,7 @@ CONTROL_METHODS = (
     "TraceSetting",
     "LogSettings",
 )
+FRONTENDS = ("http", "grpc", "metrics")
 SERVICE = "/inference.GRPCInferenceService/"
 # The same for HTTP: regular expressions of paths.
 CONTROL_PATHS = (
@@ -109,6 +112,11 @@ def config_text(layout: Layout, filled: Mapping[str, Mapping[int, Endpoint]]) ->
     return _text(layout, filled, fingerprint(layout))
 
 
+def ports_of(text: str) -> set[int]:
+    """The ports of clients in a config file."""
+    return {int(port) for port in _BIND.findall(text)}
+
+
 def _text(layout: Layout, filled: Mapping[str, Mapping[int, Endpoint]], mark: str) -> str:
     config, ingress = layout.config, layout.config.ingress
     lines = [
@@ -130,6 +138,8 @@ def _text(layout: Layout, filled: Mapping[str, Mapping[int, Endpoint]], mark: st
         "    option redispatch 1",
         "    retry-on conn-failure",
         "    option http-keep-alive",
+        # When another process takes over, clients may send one more request at their connections.
+        "    option idle-close-on-response",
         "    http-reuse always",
     ]
     lines += [

@@ -123,7 +123,7 @@ class Ingress:
         self._watch.cancel()
         await self._control.close()
         if self._is_owner():  # otherwise another ingress has taken over
-            self._haproxy.stop()
+            await asyncio.to_thread(self._haproxy.stop)
             shutil.rmtree(self._folder, ignore_errors=True)
             with contextlib.suppress(Exception):
                 self._store(b"")

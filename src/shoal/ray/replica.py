@@ -91,11 +91,20 @@ class Replica:
         self._heart.join(_CALL_SECS)
         deadline = time.monotonic() + _LEAVE_SECS
         try:
-            while not self._call("leave", self._id, secs=deadline - time.monotonic()):
+            # With the whole application the ingress ends, too; no call reaches it any more.
+            while not self._application_ends() and not self._call(
+                "leave", self._id, secs=deadline - time.monotonic()
+            ):
                 time.sleep(_RETRY_SECS)  # another ingress takes over
         except Exception as error:  # noqa: BLE001 - of Ray, in many types; it may be gone already
             logger.warning("the ingress does not know that replica %s leaves: %s", self._id, error)
         self._server.stop()
+
+    def _application_ends(self) -> bool:
+        from ray import serve
+
+        found = serve.status().applications.get(self._app)
+        return found is None or found.status.value == "DELETING"
 
     # ---- for people and tests
 
