@@ -2,11 +2,10 @@
 
     client --register(name, key)--> regions --lease--> request --release--> regions
 
-A region is opened once, and its contents are copied: those of system memory when the model uses
-them (large ones before, on a thread), those of GPU memory when the request is read. System memory
-is not mapped: its owner may truncate it at any time, and touching a page that is gone would kill
-the server (SIGBUS), while a system call says so. Requests that use a region hold a lease;
-unregistering it takes effect when the last lease is released.
+A region is opened once, and its contents are copied: see `region_leases`. System memory is not
+mapped: its owner may truncate it at any time, and touching a page that is gone would kill the
+server (SIGBUS), while a system call says so. Requests that use a region hold a lease; unregistering
+it takes effect when the last lease is released.
 
 Where there are several front-end processes, a region that one of them has opened is passed on to
 all of them (`SharedNames`).
@@ -14,30 +13,25 @@ all of them (`SharedNames`).
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from shoal.core import bytes_tensor
-from shoal.core.dtypes import BYTES, DataType
-from shoal.core.lazy_tensor import LazyTensor
-from shoal.core.tensor import Buffer, Tensor
 from shoal.errors import (
     AlreadyExists,
-    Internal,
     InvalidArgument,
     NotFound,
-    Unavailable,
     Unsupported,
 )
 from shoal.frontends import cuda_memory
 from shoal.frontends.cuda_memory import Cuda, CudaBlock
+from shoal.frontends.region_leases import CudaLease, ReadAheadBudget, SystemLease, truncated
 from shoal.frontends.shared_names import SharedNames
 from shoal.frontends.system_memory import SystemBlock, check_key, open_block
 from shoal.link.counters import ServerCounter
-from shoal.wire.regions import LARGE_BYTES, Lease
+from shoal.wire.regions import Lease
 
 DISABLED = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -84,10 +78,8 @@ class SharedMemory:
         self._allowed = allowed
         self._most_input_bytes = most_input_bytes
         self._find_cuda = find_cuda or cuda_memory.find
-        self._most_ahead_bytes = most_ahead_bytes
-        self._ahead_bytes = 0
-        self._shared_ahead = read_ahead
-        self._lock = threading.Lock()  # guards _ahead_bytes, _regions and their fields
+        self._read_ahead = ReadAheadBudget(most_ahead_bytes, read_ahead)
+        self._lock = threading.Lock()  # guards _regions and their fields
         self._regions: dict[str, _Region] = {}
         self._names = names
         if names is not None:
@@ -278,35 +270,23 @@ class SharedMemory:
             if isinstance(region.memory, SystemBlock):
                 left = region.memory.available(offset)
                 if left < byte_size:
-                    raise _truncated(name, left, byte_size)
+                    raise truncated(name, left, byte_size)
             region.leases += 1
+        release = partial(self._release, region)
         if isinstance(region.memory, SystemBlock):
-            most = self._most_input_bytes
-            return _RegionLease(self, region, region.memory, offset, byte_size, most)
-        return _CudaLease(self, region, region.memory, offset, byte_size)
+            return SystemLease(
+                name,
+                region.memory,
+                offset,
+                byte_size,
+                most_bytes=self._most_input_bytes,
+                budget=self._read_ahead,
+                release=release,
+            )
+        return CudaLease(region.memory, offset, byte_size, release=release)
 
-    def _reserve(self, size: int) -> None:
-        """Count an input that is copied before its model runs. Unavailable beyond the limit."""
+    def _release(self, region: _Region) -> None:
         with self._lock:
-            shared = self._shared_ahead
-            ahead_bytes = self._ahead_bytes if shared is None else shared.total()
-            if ahead_bytes + size > self._most_ahead_bytes:
-                raise Unavailable(
-                    f"the server has copied as much shared memory as it may, "
-                    f"{self._most_ahead_bytes} bytes; try again later, or raise the limit with "
-                    f"--max-buffered-bytes"
-                )
-            self._count_ahead(size)
-
-    def _count_ahead(self, size: int) -> None:
-        self._ahead_bytes += size
-        if self._shared_ahead is not None:
-            self._shared_ahead.set(self._ahead_bytes)
-
-    def _release(self, region: _Region, ahead_bytes: int = 0) -> None:
-        with self._lock:
-            if ahead_bytes:
-                self._count_ahead(-ahead_bytes)
             region.leases -= 1
             unused = None
             if region.unregistered and not region.leases:
@@ -349,131 +329,6 @@ class _Regions:
     def remove(self, name: str) -> None:
         """See `NameTaker`."""
         self._memory._forget(name)
-
-
-class _RegionLease:
-    """A part of a region in use by one request."""
-
-    __slots__ = (
-        *("_ahead_bytes", "_byte_size", "_copy", "_memory", "_most_bytes", "_name", "_offset"),
-        *("_owner", "_read_bytes", "_region", "is_large"),
-    )
-
-    def __init__(
-        self,
-        owner: SharedMemory,
-        region: _Region,
-        memory: SystemBlock,
-        offset: int,
-        byte_size: int,
-        most_bytes: int,
-    ) -> None:
-        self._owner = owner
-        self._region: _Region | None = region
-        self._name = region.name
-        self._memory = memory
-        self._offset = offset
-        self._byte_size = byte_size
-        self._most_bytes = most_bytes
-        self._copy: memoryview | None = None
-        self._read_bytes = byte_size
-        self._ahead_bytes = 0
-        self.is_large = False
-
-    def tensor(self, name: str, datatype: DataType, shape: tuple[int, ...]) -> Tensor:
-        """An input that reads the part when the model uses it; `check` says whether it could."""
-        if self._byte_size > self._most_bytes:
-            raise InvalidArgument(
-                f"input '{name}' has {self._byte_size} bytes in shared memory region "
-                f"'{self._name}', at most {self._most_bytes} are read (--http-max-body-size)"
-            )
-        if datatype is BYTES:
-            bytes_tensor.check_unsent(name, math.prod(shape), "from shared memory")
-        self.is_large = self._byte_size > LARGE_BYTES
-        return LazyTensor(name, datatype, shape, self._byte_size, self._read)
-
-    def read_ahead(self) -> None:
-        """Read a large part now. Unavailable if too much is read ahead already."""
-        if self.is_large and not self._ahead_bytes:
-            self._owner._reserve(self._byte_size)
-            self._ahead_bytes = self._byte_size
-            self._read()
-
-    def _read(self) -> memoryview:
-        """A copy of the part, made once; zeros stand for what is no longer there."""
-        if self._copy is None:
-            self._copy, self._read_bytes = self._memory.read(self._offset, self._byte_size)
-        return self._copy
-
-    def check(self) -> None:
-        """Raise InvalidArgument if the region was truncated before the input was read."""
-        if self._read_bytes < self._byte_size:
-            raise _truncated(self._name, self._read_bytes, self._byte_size)
-
-    def write(self, data: Buffer) -> None:
-        """Write bytes at the start of the part. InvalidArgument if the region was truncated,
-        Internal if the system has no memory for it."""
-        view = memoryview(data).cast("B")
-        left = self._memory.available(self._offset)
-        if left < len(view):  # writing would extend it again
-            raise _truncated(self._name, left, len(view))
-        try:
-            self._memory.write(self._offset, view)
-        except OSError as error:
-            raise Internal(
-                f"failed to write to shared memory region '{self._name}': {error.strerror}"
-            ) from None
-
-    def release(self) -> None:
-        """Release the part. A second call does nothing."""
-        region, self._region = self._region, None
-        if region is not None:
-            self._owner._release(region, self._ahead_bytes)
-
-
-def _truncated(name: str, left: int, needed: int) -> InvalidArgument:
-    return InvalidArgument(
-        f"shared memory region '{name}' was truncated: it has {max(0, left)} of the {needed} bytes "
-        f"that the request uses; register it again with its new size"
-    )
-
-
-class _CudaLease:
-    """A part of a GPU's region in use by one request."""
-
-    __slots__ = ("_byte_size", "_memory", "_offset", "_owner", "_region")
-
-    def __init__(
-        self, owner: SharedMemory, region: _Region, memory: CudaBlock, offset: int, byte_size: int
-    ) -> None:
-        self._owner = owner
-        self._region: _Region | None = region
-        self._memory = memory
-        self._offset = offset
-        self._byte_size = byte_size
-
-    def tensor(self, name: str, datatype: DataType, shape: tuple[int, ...]) -> Tensor:
-        """An input with a copy of the part. Internal if the device fails."""
-        raw = self._memory.read(self._offset, self._byte_size)
-        return Tensor(name, datatype, shape, raw=raw)
-
-    is_large = False  # the part was read when the request was
-
-    def read_ahead(self) -> None:
-        """Nothing, as `check`."""
-
-    def check(self) -> None:
-        """Nothing: the part was read when the request was."""
-
-    def write(self, data: Buffer) -> None:
-        """Write bytes at the start of the part."""
-        self._memory.write(self._offset, data)
-
-    def release(self) -> None:
-        """Release the part. A second call does nothing."""
-        region, self._region = self._region, None
-        if region is not None:
-            self._owner._release(region)
 
 
 def _taken(name: str) -> AlreadyExists:

@@ -289,7 +289,7 @@ def test_large_inputs_are_read_ahead_within_a_limit():
         first.release()
         second.read_ahead()
         second.release()
-        assert memory._ahead_bytes == 0
+        assert memory._read_ahead._bytes == 0
     finally:
         system.close()
         system.unlink()
