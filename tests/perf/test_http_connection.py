@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 
 from shoal.perf.connection import Endpoint, LoadError
+from shoal.perf.messages import LoadJob
 from shoal.perf.poller import SocketPoller
 from shoal.perf.requests import Content, RequestLayout, http_head, http_request
 from shoal.perf.sequences import SequencePlan
-from shoal.perf.worker import LoadJob
 from shoal.perf.worker_pool import LoadLevel, WorkerPool
 from tests.support.fakes import WAIT_SECS
 

@@ -21,12 +21,12 @@ from shoal.errors import InvalidArgument, NotFound, Unavailable
 from shoal.perf import data, model_facts, requests, server_side
 from shoal.perf.connection import Endpoint, Tls, tls_context
 from shoal.perf.data import DataOptions, InputData
+from shoal.perf.messages import LoadJob
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
 from shoal.perf.requests import Content, RegionReference, Replay, RequestLayout
 from shoal.perf.sequences import SequencePlan
 from shoal.perf.server_side import Key, ServerSide, Snapshot
-from shoal.perf.worker import LoadJob
 
 _DEFAULT_URLS = {"http": "localhost:8000", "grpc": "localhost:8001"}
 _USUAL_LENGTH = 20

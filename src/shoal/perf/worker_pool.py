@@ -25,8 +25,7 @@ import numpy as np
 
 from shoal.perf import worker
 from shoal.perf.connection import LoadError
-from shoal.perf.schedule import Schedule
-from shoal.perf.worker import (
+from shoal.perf.messages import (
     Count,
     CountCommand,
     DrainCommand,
@@ -36,6 +35,7 @@ from shoal.perf.worker import (
     StopCommand,
     WorkerReport,
 )
+from shoal.perf.schedule import Schedule
 
 PIPES_ARE_POLLABLE = os.name == "posix"  # like sockets; elsewhere sockets are used
 T = TypeVar("T")

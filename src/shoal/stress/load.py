@@ -14,9 +14,9 @@ from shoal.client.address import Address
 from shoal.errors import ShoalError
 from shoal.perf.connection import ConnectionSetup, Endpoint, LoadError, SlotConnection
 from shoal.perf.http_connection import HttpLoadConnection
+from shoal.perf.messages import LoadJob
 from shoal.perf.requests import Replay, SequencePosition
 from shoal.perf.sequences import SequencePlan
-from shoal.perf.worker import LoadJob
 from shoal.perf.worker_pool import LevelMeasurement, LoadLevel, WorkerPool, pause
 
 _POLL_SECS = 0.01

@@ -18,6 +18,7 @@ from typing import Any
 from shoal.config import codec
 from shoal.errors import ShoalError
 from shoal.perf import preparation
+from shoal.perf.messages import LoadJob
 from shoal.perf.model_facts import ModelFacts
 from shoal.perf.options import PerfOptions
 from shoal.perf.profiler import (
@@ -29,7 +30,6 @@ from shoal.perf.profiler import (
 )
 from shoal.perf.server_side import ServerSide, Snapshot
 from shoal.perf.stability import WINDOWS, Rule
-from shoal.perf.worker import LoadJob
 from shoal.perf.worker_pool import WorkerPool
 from shoal.tune.configs import Subject
 from shoal.tune.goal import Measurement

@@ -8,8 +8,9 @@ import pytest
 
 from shoal.perf import worker
 from shoal.perf.connection import Endpoint, SlotConnection
+from shoal.perf.messages import Load, LoadJob, ReportCommand
 from shoal.perf.schedule import constant
-from shoal.perf.worker import Load, LoadJob, LoadWorker, ReportCommand
+from shoal.perf.worker import LoadWorker
 
 MS = 1_000_000
 

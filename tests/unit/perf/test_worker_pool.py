@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 import pytest
 
-from shoal.perf.worker import Load, ReportCommand, WorkerReport
+from shoal.perf.messages import Load, ReportCommand, WorkerReport
 from shoal.perf.worker_pool import LoadLevel, WorkerPool
 
 
