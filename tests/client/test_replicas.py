@@ -71,7 +71,8 @@ def ingress(servers):
 )
 def caller(request, ingress, loop):
     kind, protocol = request.param
-    made = Caller(kind, loop, f"shoal+ray://{ingress.address}", protocol=protocol, retries=0)
+    url = f"shoal+ray://{ingress.address}"
+    made = Caller(kind, loop, url, protocol=protocol, api_key="key", retries=0)
     yield made
     made.do(made.client.close())
 
@@ -83,6 +84,7 @@ def test_calls_are_spread(caller, ingress):
     counts = Counter(caller.who() for _ in range(60))
     assert sorted(counts) == [0, 1, 2]
     assert set(ingress.paths) == {"/v2/replicas"}
+    assert ingress.keys == {"Bearer key"}
     assert repr(caller.client).endswith(f"://{ingress.address}')")
     assert "shoal+ray" in repr(caller.client)
 

@@ -25,6 +25,7 @@ from shoal.testing import WAIT_SECS
 from shoal.testing.server import running_server
 from shoal.wire.proto import messages
 from tests.support import onnx_models
+from tests.support.keys import bearer, write_keys
 from tests.support.repositories import add_onnx
 
 pytestmark = pytest.mark.one_process  # calls of the test reach servers in this process
@@ -43,22 +44,23 @@ class Cluster:
         for id_, server in servers.items():
             self.join(id_, server)
 
-    def join(self, id_, server, calls=0):
+    def join(self, id_, server, calls=0, group="default"):
         made = server.server
         ports = made.http_port, made.grpc_port, made.metrics_port
-        address = ReplicaAddress(id_, "default", "127.0.0.1", *ports)
+        address = ReplicaAddress(id_, group, "127.0.0.1", *ports)
         self.directory.heartbeat(address, {"rate": 1.23456}, calls)
         self.loop.run(self.control.join(address), WAIT_SECS)
 
-    def call(self, method, path, document=None):
+    def call(self, method, path, document=None, headers=None):
         connection = http.client.HTTPConnection("localhost", timeout=WAIT_SECS)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(str(self.paths[0]))
         with contextlib.closing(connection):
             body = b"" if document is None else json.dumps(document).encode()
-            connection.request(method, path, body)
+            connection.request(method, path, body, headers or {})
             answer = connection.getresponse()
             content = answer.read()
+        self.headers = answer.headers
         is_json = "json" in answer.headers.get("content-type", "")
         return answer.status, json.loads(content) if is_json and content else content
 
@@ -267,6 +269,45 @@ def test_the_addresses(cluster, servers):
         assert {(one.group, one.models, one.state) for one in listed} == {
             ("default", None, "serving")
         }
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    """A server that requires keys."""
+    folder = tmp_path_factory.mktemp("keyed")
+    models = folder / "models"
+    models.mkdir()
+    keys = write_keys(folder / "keys", app={}, metrics={"apis": ["metrics"]})
+    with running_server(models, model_control_mode="explicit", api_keys=keys) as running:
+        yield running
+
+
+def test_the_addresses_need_a_key_where_replicas_do(make_cluster, keyed, free_ports):
+    one = make_cluster({"k": keyed})
+    status, document = one.call("GET", "/v2/replicas")
+    own = keyed.get("/v2")
+    assert (status, document) == (own.status, own.json)
+    assert status == 401
+    assert one.headers["www-authenticate"] == own.headers["www-authenticate"]
+    assert one.call("GET", "/v2/replicas", headers=bearer("metrics"))[0] == 403
+    status, document = one.call("GET", "/v2/replicas", headers=bearer("app"))
+    assert status == 200
+    assert [row["id"] for row in document["replicas"]] == ["k"]
+    # Nobody can check the key of a client while no replica answers.
+    alone = make_cluster({})
+    place = ReplicaAddress("x", "default", "127.0.0.1", *free_ports(3))
+    alone.directory.heartbeat(place, {})
+    assert alone.call("GET", "/v2/replicas", headers=bearer("app"))[0] == 503
+
+
+def test_the_addresses_of_a_group_without_keys_need_none(make_cluster, keyed, servers):
+    groups = [{"name": "default", "models": ["sum"]}, {"name": "keyed"}]
+    one = make_cluster({"a": servers["a"]}, groups=groups)
+    one.join("k", keyed, group="keyed")
+    document = one.call("GET", "/v2/replicas")[1]
+    assert [row["id"] for row in document["replicas"]] == ["a"]
+    document = one.call("GET", "/v2/replicas", headers=bearer("app"))[1]
+    assert [row["id"] for row in document["replicas"]] == ["a", "k"]
 
 
 def test_a_client_behind_the_ingress_may_not_send_model_files(cluster):

@@ -31,6 +31,7 @@ class Ingress:
         self.replicas = []
         self.status = 200
         self.paths = []
+        self.keys = set()
         ingress = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,6 +41,7 @@ class Ingress:
             def do_GET(self):
                 self.rfile.read(int(self.headers.get("content-length", 0)))
                 ingress.paths.append(self.path)
+                ingress.keys.add(self.headers["authorization"])
                 if ingress.replicas is None:
                     self.close_connection = True
                     return

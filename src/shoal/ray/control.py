@@ -26,18 +26,21 @@ from shoal.errors import Unavailable
 from shoal.ray import merge
 from shoal.ray.calls import CHANGES_MODEL, Call, Calls, grpc_subject, http_subject
 from shoal.ray.config import ClusterConfig
-from shoal.ray.directory import Directory, ReplicaAddress
+from shoal.ray.directory import Directory, ReplicaAddress, State
 from shoal.ray.haproxy import endpoint_of
 from shoal.ray.haproxy_config import CONTROL_METHODS, SERVICE, bracketed
 from shoal.wire.proto import messages
 
 _CALL_SECS = 600.0  # loads may take long
 _CONNECT_SECS = 5.0
+_CHECK_SECS = 1.0  # for a question about a client's key
 _MOST_BODY_BYTES = 1 << 30  # files of a load
 _MODEL_PATH = re.compile(r"^/v2/(?:repository/)?models/([^/]+)/")
 _DROPPED_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
 )
+_KEPT_HEADERS = ("Content-Type", "WWW-Authenticate", "Retry-After")  # of a replica's answer
+_METADATA = "/v2"  # who may read it may have the addresses
 _NO_REPLICA = "no replica is ready; see /v2/replicas"
 
 logger = logging.getLogger("ray.serve")
@@ -48,7 +51,7 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
-    media: str
+    headers: Mapping[str, str]
 
 
 class Control:
@@ -80,7 +83,6 @@ class Control:
         self._session = aiohttp.ClientSession(
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding",),
-            timeout=aiohttp.ClientTimeout(total=_CALL_SECS, sock_connect=_CONNECT_SECS),
         )
         application = web.Application(client_max_size=_MOST_BODY_BYTES)
         application.router.add_route("*", "/{path:.*}", self._http)
@@ -146,6 +148,10 @@ class Control:
             entry = self._directory.find(replica.id)
             if entry is None or entry.address != replica:
                 return
+            answer = await self._ask(replica, "GET", _METADATA, b"", {})
+            if answer.status >= 500:
+                raise Unavailable(_error_text(answer.body))
+            entry.open = answer.status < 400
             last = self.calls.last
             for call in self.calls.since(entry.calls):
                 if not call.model or self._group_of(call.model) == replica.group:
@@ -197,14 +203,14 @@ class Control:
 
     async def _http(self, request: web.Request) -> web.Response:
         path = request.path
-        if path == "/v2/replicas":
-            return web.json_response(self.replicas())
         body = await request.read()
         headers = {
             name: value
             for name, value in request.headers.items()
             if name.lower() not in _DROPPED_HEADERS
         }
+        if path == "/v2/replicas":
+            return await self._list(headers)
         found = _MODEL_PATH.match(path)
         model = found[1] if found else ""
         try:
@@ -213,6 +219,35 @@ class Control:
             return await self._read(request, body, headers, model)
         except Unavailable as error:
             return web.json_response({"error": str(error)}, status=503)
+
+    async def _list(self, headers: Mapping[str, str]) -> web.Response:
+        """The addresses of the groups whose servers let this client read metadata."""
+        groups = sorted({entry.address.group for entry in self._directory})
+        answers = await asyncio.gather(*(self._refusal(group, headers) for group in groups))
+        refused = {
+            group: answer
+            for group, answer in zip(groups, answers, strict=True)
+            if answer is not None
+        }
+        if refused and len(refused) == len(groups):
+            return _response(refused[groups[0]])
+        document = self.replicas()
+        document["replicas"] = [row for row in document["replicas"] if row["group"] not in refused]
+        return web.json_response(document)
+
+    async def _refusal(self, group: str, headers: Mapping[str, str]) -> Answer | None:
+        """What a replica of a group says to a client that may not read its metadata."""
+        entries = [entry for entry in self._directory if entry.address.group == group]
+        if all(entry.open for entry in entries):
+            return None
+        answer = None
+        for entry in sorted(entries, key=lambda entry: entry.state is not State.SERVING):
+            answer = await self._ask(entry.address, "GET", _METADATA, b"", headers, _CHECK_SECS)
+            if answer.status < 400:
+                return None
+            if answer.status != 503:
+                break
+        return answer
 
     async def _change(
         self, path: str, body: bytes, headers: dict[str, str], model: str
@@ -275,19 +310,23 @@ class Control:
         path: str,
         body: bytes,
         headers: Mapping[str, str],
+        secs: float = _CALL_SECS,
     ) -> Answer:
         """One replica's answer; 503 if it cannot be reached."""
         assert self._session is not None
         url = f"http://{endpoint_of(replica).http}{path}"
         try:
             async with self._session.request(
-                method, url, data=body or None, headers=headers
+                method, url, data=body or None, headers=headers, timeout=_limits(secs)
             ) as answer:
                 content = await answer.read()
-                return Answer(answer.status, content, answer.headers.get("Content-Type", ""))
+                found = {
+                    name: answer.headers[name] for name in _KEPT_HEADERS if name in answer.headers
+                }
+                return Answer(answer.status, content, found)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             text = json.dumps({"error": f"the replica cannot be reached: {error}"})
-            return Answer(503, text.encode(), "application/json")
+            return Answer(503, text.encode(), {"Content-Type": "application/json"})
 
     # ---- gRPC
 
@@ -384,6 +423,10 @@ class Control:
             await self._channels.pop(address).close()
 
 
+def _limits(secs: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=secs, sock_connect=_CONNECT_SECS)
+
+
 def _own_path(path: Path, owner: str) -> Path:
     return path.with_suffix(f".{owner}")
 
@@ -424,5 +467,4 @@ def _error_text(body: bytes) -> str:
 
 
 def _response(answer: Answer) -> web.Response:
-    headers = {"Content-Type": answer.media} if answer.media else {}
-    return web.Response(body=answer.body, status=answer.status, headers=headers)
+    return web.Response(body=answer.body, status=answer.status, headers=answer.headers)

@@ -49,6 +49,7 @@ class Entry:
     seen_secs: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     calls: int = 0  # the number of the last control call that it has had
+    open: bool = False  # whether its server is known to need no key
 
 
 class Directory:
