@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -137,6 +138,30 @@ def cases(expected):
 def in_json():
     """A photo's bytes as JSON holds them."""
     return lambda data: base64.b64encode(data).decode()
+
+
+@pytest.fixture(scope="session")
+def generate_all(photos, in_json, cases):
+    """Has a server generate the captions of all cases, for so many clients at once: the answers,
+    and how many rows a step of the decoder had on average."""
+
+    def generate(running, clients):
+        def ask(case):
+            options = {name: value for name, value in case.items() if name != "index"}
+            body = {"image": in_json(photos[case["index"]]), **options}
+            answer = running.post("/v2/models/captions/generate", body)
+            assert answer.status == 200, answer
+            return answer.json
+
+        before = running.statistics("captions")["generation"]["decoder"]
+        with ThreadPoolExecutor(clients) as pool:
+            found = list(pool.map(ask, [case for case, _ in cases]))
+        after = running.statistics("captions")["generation"]["decoder"]
+        steps = after["execution_count"] - before["execution_count"]
+        rows = after["row_count"] - before["row_count"]
+        return found, rows / steps
+
+    return generate
 
 
 @pytest.fixture(scope="session")

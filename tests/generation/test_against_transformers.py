@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -66,17 +65,8 @@ def test_the_decoder_with_past_states_gives_the_same_logits(checkpoints, reposit
 
 
 @pytest.mark.parametrize("clients", [1, 12])
-def test_generated_on_the_server(server, photos, in_json, tokenizer, cases, clients):
-    def ask(case):
-        options = {name: value for name, value in case.items() if name != "index"}
-        body = {"image": in_json(photos[case["index"]]), **options}
-        answer = server.post("/v2/models/captions/generate", body)
-        assert answer.status == 200, answer
-        return answer.json
-
-    before = server.statistics("captions")["generation"]["decoder"]
-    with ThreadPoolExecutor(clients) as pool:
-        found = list(pool.map(ask, [case for case, _ in cases]))
+def test_generated_on_the_server(server, generate_all, tokenizer, cases, clients):
+    found, rows_per_step = generate_all(server, clients)
     for (case, tokens), answer in zip(cases, found, strict=True):
         ids = np.atleast_1d(answer["token_ids"]).tolist()
         assert ids == tokens, case
@@ -85,10 +75,7 @@ def test_generated_on_the_server(server, photos, in_json, tokenizer, cases, clie
         assert tokenizer.decode(words) + answer["text_output"] == whole
         assert answer["finish_reason"] == ("stop" if tokens[-1] == 3 else "length")
         assert answer["num_output_tokens"] == len(tokens)
-    after = server.statistics("captions")["generation"]["decoder"]
-    steps = after["execution_count"] - before["execution_count"]
-    rows = after["row_count"] - before["row_count"]
-    assert clients == 1 or rows > 3 * steps, "requests should share steps"
+    assert clients == 1 or rows_per_step > 3, "requests should share steps"
 
 
 @pytest.mark.parametrize("model", ["captions", "single"])
@@ -123,30 +110,7 @@ def test_options_of_beams(server, photos, in_json, expected, penalty, early):
         assert np.atleast_1d(answer["token_ids"]).tolist() == theirs
 
 
-def test_a_text_model_generates_the_same(server, checkpoints, repository):
-    import torch
-    from tokenizers import Tokenizer
+def test_a_text_model_generates_the_same(server, checkpoints):
+    from tests.support.text_generators import check_texts
 
-    tokenizer = Tokenizer.from_file(str(repository / "gpt2" / "tokenizer.json"))
-    cases = list(itertools.product(("a", "hello", "été 日本", "x" * 40), (1, 3), (7, 30)))
-
-    def ask(case):
-        prompt, beams, length = case
-        body = {"text_input": prompt, "num_beams": beams, "max_tokens": length}
-        answer = server.post("/v2/models/gpt2/generate", body)
-        assert answer.status == 200, answer
-        return np.atleast_1d(answer.json["token_ids"]).tolist()
-
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(ask, cases))
-    for (prompt, beams, length), ids in zip(cases, found, strict=True):
-        given = torch.tensor([tokenizer.encode(prompt).ids])
-        theirs = checkpoints.gpt2.generate(
-            given,
-            attention_mask=torch.ones_like(given),
-            pad_token_id=0,
-            num_beams=beams,
-            max_new_tokens=length,
-            do_sample=False,
-        )
-        assert ids == theirs[0].tolist()[given.shape[1] :]
+    check_texts(server, checkpoints.gpt2, lengths=(7, 30))

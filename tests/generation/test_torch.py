@@ -32,24 +32,12 @@ def torch_server(repository, tmp_path_factory):
             yield running
 
 
-def test_captions_are_those_of_transformers(torch_server, photos, in_json, cases):
-    def ask(case):
-        options = {name: value for name, value in case.items() if name != "index"}
-        body = {"image": in_json(photos[case["index"]]), **options}
-        answer = torch_server.post("/v2/models/captions/generate", body)
-        assert answer.status == 200, answer
-        return answer.json
-
-    before = torch_server.statistics("captions")["generation"]["decoder"]
-    with ThreadPoolExecutor(12) as pool:
-        found = list(pool.map(ask, [case for case, _ in cases]))
+def test_captions_are_those_of_transformers(torch_server, generate_all, cases):
+    found, rows_per_step = generate_all(torch_server, 12)
     for (case, tokens), answer in zip(cases, found, strict=True):
         assert np.atleast_1d(answer["token_ids"]).tolist() == tokens, case
         assert answer["finish_reason"] == ("stop" if tokens[-1] == 3 else "length")
-    after = torch_server.statistics("captions")["generation"]["decoder"]
-    steps = after["execution_count"] - before["execution_count"]
-    rows = after["row_count"] - before["row_count"]
-    assert rows > 3 * steps, "requests should share steps"
+    assert rows_per_step > 3, "requests should share steps"
 
 
 def test_options_of_beams_and_lengths(torch_server, photos, in_json, expected):
@@ -66,33 +54,10 @@ def test_options_of_beams_and_lengths(torch_server, photos, in_json, expected):
         assert answer["token_ids"] == theirs
 
 
-def test_texts_are_those_of_transformers(torch_server, checkpoints, repository):
-    import torch
-    from tokenizers import Tokenizer
+def test_texts_are_those_of_transformers(torch_server, checkpoints):
+    from tests.support.text_generators import check_texts
 
-    tokenizer = Tokenizer.from_file(str(repository / "gpt2" / "tokenizer.json"))
-    cases = list(itertools.product(("a", "hello", "été 日本", "x" * 40), (1, 3), (7, 50)))
-
-    def ask(case):
-        prompt, beams, length = case
-        body = {"text_input": prompt, "num_beams": beams, "max_tokens": length}
-        answer = torch_server.post("/v2/models/gpt2/generate", body)
-        assert answer.status == 200, answer
-        return np.atleast_1d(answer.json["token_ids"]).tolist()
-
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(ask, cases))
-    for (prompt, beams, length), ids in zip(cases, found, strict=True):
-        given = torch.tensor([tokenizer.encode(prompt).ids])
-        theirs = checkpoints.gpt2.generate(
-            given,
-            attention_mask=torch.ones_like(given),
-            pad_token_id=0,
-            num_beams=beams,
-            max_new_tokens=length,
-            do_sample=False,
-        )
-        assert ids == theirs[0].tolist()[given.shape[1] :]
+    check_texts(torch_server, checkpoints.gpt2, lengths=(7, 50))
 
 
 def test_the_same_seed_gives_the_same_text(torch_server):

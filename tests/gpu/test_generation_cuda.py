@@ -29,11 +29,10 @@ pytestmark = [
 
 if torch.cuda.is_available():
     from PIL import Image
-    from tokenizers import Tokenizer
 
     from shoal.export.exporting import export
     from shoal.testing.server import running_server, wait_until
-    from tests.support.text_generators import blip_checkpoint, gpt2_checkpoint
+    from tests.support.text_generators import blip_checkpoint, check_texts, gpt2_checkpoint
 
 GPU = "instance_group [ { kind: KIND_GPU } ]\n"
 HALF = 'parameters { key: "HALF_PRECISION" value: { string_value: "%s" } }\n'
@@ -94,27 +93,7 @@ def test_captions_are_those_of_transformers(world, clients):
 
 
 def test_texts_are_those_of_transformers(world):
-    tokenizer = Tokenizer.from_file(str(world.models / "gpt2" / "tokenizer.json"))
-    cases = list(itertools.product(("a", "hello", "été 日本", "x" * 40), (1, 3), (7, 50)))
-
-    def ask(case):
-        prompt, beams, length = case
-        body = {"text_input": prompt, "num_beams": beams, "max_tokens": length}
-        return generate(world, "gpt2", body)
-
-    with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(ask, cases))
-    for (prompt, beams, length), ids in zip(cases, found, strict=True):
-        given = torch.tensor([tokenizer.encode(prompt).ids])
-        expected = world.gpt2.generate(
-            given,
-            attention_mask=torch.ones_like(given),
-            pad_token_id=0,
-            num_beams=beams,
-            max_new_tokens=length,
-            do_sample=False,
-        )
-        assert ids == expected[0].tolist()[given.shape[1] :]
+    check_texts(world.server, world.gpt2, lengths=(7, 50))
 
 
 @pytest.mark.parametrize("half", ["fp16", "bf16"])

@@ -2,6 +2,7 @@
 
     blip_checkpoint(folder)    captions for photos, with a WordPiece tokenizer (examples/captions)
     gpt2_checkpoint(folder)    texts, with a tokenizer of bytes
+    check_texts(server, it)    a server generates the same texts as such a checkpoint
 
 Random weights repeat themselves for ever. These are scaled so that photos matter, texts differ and
 most of them end, after few tokens or many. Needs torch and transformers.
@@ -10,10 +11,14 @@ most of them end, after few tokens or many. Needs torch and transformers.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "captions" / "make_checkpoint.py"
@@ -53,6 +58,35 @@ def gpt2_checkpoint(
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     return model
+
+
+def check_texts(server: Any, checkpoint: Any, lengths: Sequence[int]) -> None:
+    """The server's model gpt2, asked for several texts at once, generates what transformers does."""
+    import torch
+
+    def ask(case: tuple[str, int, int]) -> list[int]:
+        prompt, beams, length = case
+        body = {"text_input": prompt, "num_beams": beams, "max_tokens": length}
+        answer = server.post("/v2/models/gpt2/generate", body)
+        assert answer.status == 200, answer
+        ids: list[int] = np.atleast_1d(answer.json["token_ids"]).tolist()
+        return ids
+
+    cases = list(itertools.product(("a", "hello", "été 日本", "x" * 40), (1, 3), lengths))
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(ask, cases))
+    tokenizer = byte_tokenizer()
+    for (prompt, beams, length), ids in zip(cases, found, strict=True):
+        given = torch.tensor([tokenizer.encode(prompt).ids])
+        theirs = checkpoint.generate(
+            given,
+            attention_mask=torch.ones_like(given),
+            pad_token_id=0,
+            num_beams=beams,
+            max_new_tokens=length,
+            do_sample=False,
+        )
+        assert ids == theirs[0].tolist()[given.shape[1] :]
 
 
 def byte_tokenizer() -> Tokenizer:

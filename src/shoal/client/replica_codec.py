@@ -6,8 +6,9 @@ ingress, over HTTP, which makes them on all replicas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar, cast
 
 from shoal.client.address import GRPC, Address
 from shoal.client.codec import (
@@ -26,6 +27,7 @@ from shoal.client.result import Result
 from shoal.core.tensor import Buffer
 
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., PreparedCall[Any]])
 
 # The methods of codecs whose calls are about the server as a whole.
 _ABOUT_ALL = (
@@ -39,6 +41,22 @@ _ABOUT_ALL = (
     "trace_settings",
     "log_settings",
 )
+
+
+def _to_replica(call: PreparedCall[T], target: Target) -> PreparedCall[T]:
+    parts, size, block, _ = call.request
+    call.request = RawRequest(parts, size, block, target)
+    return call
+
+
+def _of_model(method: Method) -> Method:
+    """A codec's method for calls about a model, which is its first argument: to a replica."""
+
+    @wraps(method)
+    def prepare(codec: Any, model: str, *arguments: Any, **more: Any) -> PreparedCall[Any]:
+        return _to_replica(method(codec, model, *arguments, **more), Target(model))
+
+    return cast("Method", prepare)
 
 
 class _NoSharedMemory:
@@ -74,19 +92,6 @@ class ReplicaHttpCodec(_NoSharedMemory, HttpCodec):
         """To a replica."""
         return _to_replica(super().infer(infer_call, options), _target(infer_call))
 
-    def generate(
-        self,
-        model: str,
-        version: str,
-        document: Mapping[str, Any],
-        options: CallOptions,
-        *,
-        stream: bool,
-    ) -> PreparedCall[dict[str, Any]]:
-        """To a replica."""
-        call = super().generate(model, version, document, options, stream=stream)
-        return _to_replica(call, Target(model))
-
     def perform(
         self,
         operation: str,
@@ -100,21 +105,10 @@ class ReplicaHttpCodec(_NoSharedMemory, HttpCodec):
         call = super().perform(operation, model, version, values, form, options)
         return _to_replica(call, Target(model))
 
-    def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
-        """To a replica."""
-        return _to_replica(super().model_ready(model, version, options), Target(model))
-
-    def metadata(
-        self, model: str, version: str, options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """To a replica."""
-        return _to_replica(super().metadata(model, version, options), Target(model))
-
-    def config(
-        self, model: str, version: str, options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """To a replica."""
-        return _to_replica(super().config(model, version, options), Target(model))
+    generate = _of_model(HttpCodec.generate)
+    model_ready = _of_model(HttpCodec.model_ready)
+    metadata = _of_model(HttpCodec.metadata)
+    config = _of_model(HttpCodec.config)
 
 
 class ReplicaGrpcCodec(_NoSharedMemory, GrpcCodec):
@@ -140,21 +134,9 @@ class ReplicaGrpcCodec(_NoSharedMemory, GrpcCodec):
         """To a replica."""
         return super().stream(model, options)._replace(target=Target(model))
 
-    def model_ready(self, model: str, version: str, options: CallOptions) -> PreparedCall[bool]:
-        """To a replica."""
-        return _to_replica(super().model_ready(model, version, options), Target(model))
-
-    def metadata(
-        self, model: str, version: str, options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """To a replica."""
-        return _to_replica(super().metadata(model, version, options), Target(model))
-
-    def config(
-        self, model: str, version: str, options: CallOptions
-    ) -> PreparedCall[dict[str, Any]]:
-        """To a replica."""
-        return _to_replica(super().config(model, version, options), Target(model))
+    model_ready = _of_model(GrpcCodec.model_ready)
+    metadata = _of_model(GrpcCodec.metadata)
+    config = _of_model(GrpcCodec.config)
 
 
 ReplicaCodec: TypeAlias = ReplicaHttpCodec | ReplicaGrpcCodec
@@ -164,12 +146,6 @@ def make(address: Address, headers: Headers) -> ReplicaCodec:
     """The codec for an address. Raises InvalidInput for an invalid header."""
     kind = ReplicaGrpcCodec if address.protocol == GRPC else ReplicaHttpCodec
     return kind(address, headers)
-
-
-def _to_replica(call: PreparedCall[T], target: Target) -> PreparedCall[T]:
-    parts, size, block, _ = call.request
-    call.request = RawRequest(parts, size, block, target)
-    return call
 
 
 def _target(infer_call: InferenceCall) -> Target:
