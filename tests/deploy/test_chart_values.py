@@ -296,6 +296,30 @@ def test_no_warning_without_a_reason(notes, chart):
     assert "WARNING" not in notes(values=chart.CHART / "ci" / "secure-values.yaml")
 
 
+# ---- a release
+
+
+def test_the_chart_of_a_release_names_its_image(chart, tool, tmp_path, root):
+    image = "ghcr.io/someone/shoal"
+    path = tool("package_chart").package(image, tmp_path)
+    version = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["version"]
+    assert path == tmp_path / f"shoal-{version}.tgz"
+    (workload,) = [
+        each for each in chart.render(chart=path).objects if each["kind"] == "Deployment"
+    ]
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"{image}:{version}-cpu"  # as the release workflow tags it
+    shown = chart.helm("show", "readme", str(path)).stdout
+    assert f'| `image.repository` | text | `"{image}"` |' in shown
+    workflow = yaml.safe_load((root / ".github" / "workflows" / "release.yml").read_text())
+    (push,) = [
+        step["with"]["tags"]
+        for step in workflow["jobs"]["image"]["steps"]
+        if step.get("uses", "").startswith("docker/build-push-action")
+    ]
+    assert push.endswith("}}:${{ steps.release.outputs.version }}-${{ matrix.variant }}")
+
+
 # ---- docs/deploy/kubernetes.md
 
 
