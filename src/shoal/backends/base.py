@@ -118,11 +118,33 @@ class RowsRefused(InvalidArgument):
         self.rows = rows
 
 
-class Executor(ABC):
-    """One instance: runs a batch whose inputs have been joined along the batch dimension."""
+class InstanceExecutor:
+    """One instance, whatever it is given to run: see `Executor` and `RequestExecutor`."""
 
     # Runs the model's warm-up; set after it was created, for executors that are restarted.
     warm_up: Callable[[Executor | RequestExecutor], None] | None = None
+
+    def prepare(self) -> None:
+        """Wait until an execution can begin, such as for a process that is being restarted. Called
+        before each execution of a model with a time limit, and not counted to that."""
+        return
+
+    def end_execution(self, reason: str) -> bool:  # noqa: ARG002 - for subclasses
+        """End the execution that runs now, which takes too long; called from another thread.
+
+        False where that is impossible: it is left alone then, and the instance is not used again;
+        `close` is called if it ever returns.
+        """
+        return False
+
+    def close(self) -> None:
+        """Release the instance's resources. Called once, after its last execution."""
+        return
+
+
+class Executor(InstanceExecutor, ABC):
+    """One instance: runs a batch whose inputs have been joined along the batch dimension."""
+
     # For how long the last `run` was blocked by a device, which is time of the model like CPU time.
     blocked_ns: int = 0
 
@@ -148,23 +170,6 @@ class Executor(ABC):
         """Memory that a large input of the next batch is joined in; free again when nothing refers
         to it any more. Devices have memory that they read best."""
         return pool.take(size)
-
-    def prepare(self) -> None:
-        """Wait until an execution can begin, such as for a process that is being restarted. Called
-        before each execution of a model with a time limit, and not counted to that."""
-        return
-
-    def end_execution(self, reason: str) -> bool:  # noqa: ARG002 - for subclasses
-        """End the execution that runs now, which takes too long; called from another thread.
-
-        False where that is impossible: it is left alone then, and the instance is not used again;
-        `close` is called if it ever returns.
-        """
-        return False
-
-    def close(self) -> None:
-        """Release the instance's resources. Called once, after its last `run`."""
-        return
 
 
 class DeviceExecutor(Executor):
@@ -232,10 +237,9 @@ class PendingRequest(Protocol):
         """
 
 
-class RequestExecutor(ABC):
+class RequestExecutor(InstanceExecutor, ABC):
     """One instance that receives the single requests of a batch and responds to each."""
 
-    warm_up: Callable[[Executor | RequestExecutor], None] | None = None  # as `Executor.warm_up`
     # How many more queued batches to pass along with one, which are run one after the other: for
     # instances whose communication takes long compared with the computation.
     ahead: int = 0
@@ -256,23 +260,6 @@ class RequestExecutor(ABC):
             self.execute(batch)
             took.append(time.monotonic_ns() - start_ns)
         return took
-
-    def prepare(self) -> None:
-        """Wait until an execution can begin, such as for a process that is being restarted. Called
-        before each execution of a model with a time limit, and not counted to that."""
-        return
-
-    def end_execution(self, reason: str) -> bool:  # noqa: ARG002 - for subclasses
-        """End the execution that runs now, which takes too long; called from another thread.
-
-        False where that is impossible: it is left alone then, and the instance is not used again;
-        `close` is called if it ever returns.
-        """
-        return False
-
-    def close(self) -> None:
-        """Release the instance's resources. Called once, after its last `execute`."""
-        return
 
 
 class LoadedModel(ABC):

@@ -7,17 +7,19 @@ It is an error like any other to those who cannot wait.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from shoal.core.request import Request
 from shoal.errors import ShoalError, Unavailable
 
 
-class ModelLoading(Unavailable):
+class ModelLoading(Unavailable, ABC):
     """The requested model has to be loaded first, or looked up in the engine process."""
 
     only_asks = False  # whether to wait for it loads nothing
 
+    @abstractmethod
     def then(
         self, settled: Callable[[ShoalError | None], None], *, inside: bool = False
     ) -> Callable[[], None]:
@@ -26,15 +28,18 @@ class ModelLoading(Unavailable):
 
         `inside` for those who may be part of another load: theirs must not wait for that.
         """
-        raise NotImplementedError
 
+
+class LoadOnDemand(ModelLoading):
+    """The requested model is loaded by requests, which wait for it."""
+
+    @abstractmethod
     def hold(self, request: Request, again: Callable[[], None], *, inside: bool = False) -> None:
         """Take `request` over until the load has settled, then call `again`, which takes it over.
 
         It is answered here when the load fails, when its own time runs out or when it is cancelled,
         and with what `again` raises.
         """
-        raise NotImplementedError
 
 
 class FailedToLoad(Unavailable):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from shoal.core.model_loading import FailedToLoad, ModelLoading
+from shoal.core.model_loading import FailedToLoad, LoadOnDemand, ModelLoading
 from shoal.core.request import Request, State
 from shoal.errors import Cancelled, Internal, NotFound, QueueRejected, ShoalError, Unavailable
 from shoal.scheduler.timer import shared_timer
@@ -190,8 +190,8 @@ class OnDemand:
         self._failures[key] = _Failure(error, rest_secs, self._clock() + rest_secs)
 
 
-class _FirstUse(ModelLoading):
-    """Raised for a model that loads when a request waits for it."""
+class _FirstUse(LoadOnDemand):
+    """The first request since the model was unloaded, or since the start."""
 
     def __init__(self, loads: OnDemand, key: str) -> None:
         super().__init__(f"model '{key}' is {NOT_LOADED}")
@@ -203,7 +203,7 @@ class _FirstUse(ModelLoading):
         return self._loads.wait(self._key, settled, inside=inside)
 
     def hold(self, request: Request, again: Callable[[], None], *, inside: bool = False) -> None:
-        """See `ModelLoading`."""
+        """See `LoadOnDemand`."""
         _Held(request, again).begin(self, inside=inside)
 
 

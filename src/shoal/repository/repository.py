@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shoal.backends.initialisation import released
 from shoal.core.interface import FunctionRoute
-from shoal.core.model_loading import ModelLoading
+from shoal.core.model_loading import LoadOnDemand, ModelLoading
 from shoal.core.pauses import Pauses
 from shoal.core.readiness import Problem
 from shoal.core.request import Request
@@ -291,7 +291,7 @@ class ModelRepository:
                     model = newer
                 else:
                     return
-        except ModelLoading as pending:
+        except LoadOnDemand as pending:
             pending.hold(request, lambda: self.infer(request, name), inside=True)
 
     # ---- control

@@ -107,10 +107,6 @@ class Mirrors:
             mirror.folder.mkdir(parents=True, exist_ok=True)
         return mirror.folder
 
-    def cached_bytes(self) -> int:
-        """The size of everything in the caches."""
-        return sum(cache.used_bytes() for cache, _ in list(self._caches.values()))
-
     def stop_downloads(self) -> None:
         """Have downloads in progress fail, and all others."""
         self._transfer.close()

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from shoal.backends.base import OtherModels
 from shoal.backends.python.api.host import NOT_FROM_FORKS, Context, FamilyHandle, write_log
 from shoal.backends.python.wait_graph import WaitEndingReply, WaitGraph
-from shoal.core.model_loading import FailedToLoad, ModelLoading
+from shoal.core.model_loading import FailedToLoad, LoadOnDemand
 from shoal.core.request import Request
 from shoal.errors import Internal, NotFound, Unavailable
 from shoal.statistics.custom import CustomMetrics
@@ -47,7 +47,7 @@ class ServerHost:
         request.admitted = True  # a part of the request that the calling model executes
         try:
             is_decoupled = others.is_decoupled(name, version)
-        except ModelLoading as pending:
+        except LoadOnDemand as pending:
             again = partial(self.infer, request, decoupled=decoupled, waiting=waiting)
             pending.hold(request, again, inside=True)
             return
