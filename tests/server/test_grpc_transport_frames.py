@@ -14,7 +14,15 @@ import h2.connection
 import h2.events
 import hpack
 import pytest
-from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, SettingsFrame
+from hyperframe.frame import (
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+    SettingsFrame,
+)
 
 from shoal.frontends.grpc import (
     GrpcLimits,
@@ -105,16 +113,23 @@ class Client:
                 return frame
 
     async def answer(self) -> tuple[bytes, dict]:
-        """The next message and the trailers after it."""
-        data = b""
-        while True:
+        """The next message and the trailers after it, of the only call."""
+        ((_, answer),) = (await self.answers(1)).items()
+        return answer
+
+    async def answers(self, count) -> dict[int, tuple[bytes, dict]]:
+        """The next `count` messages, each with its trailers, by their streams."""
+        data: dict[int, bytes] = {}
+        answers: dict[int, tuple[bytes, dict]] = {}
+        while len(answers) < count:
             frame = await self.frame()
             if isinstance(frame, DataFrame):
-                data += frame.data
+                data[frame.stream_id] = data.get(frame.stream_id, b"") + frame.data
             if isinstance(frame, HeadersFrame):
                 block = dict(self.decoder.decode(frame.data))
                 if "END_STREAM" in frame.flags:
-                    return data[5:], block
+                    answers[frame.stream_id] = data.pop(frame.stream_id, b"")[5:], block
+        return answers
 
     async def closed(self) -> None:
         """Wait until the server closes the connection."""
@@ -164,6 +179,32 @@ async def test_a_call_by_hand(port, listener, service):
     assert await client.answer() == (b"by hand", {"grpc-status": "0"})
     assert listener.connections == 1
     assert service.calls[0].peer.startswith("ipv4:127.0.0.1:")
+
+
+@scenario()
+async def test_frames_inside_a_large_message_do_not_wait_for_its_end(port, listener, service):
+    """The server waits for the rest of a large message, but not for long."""
+    client = await Client.connect(port)
+    message = struct.pack(">BI", 0, 600_000) + bytes(100_000)
+    client.send(client.headers(1), DataFrame(1, data=message[:16_000]))
+    client.send(DataFrame(1, data=message[16_000:]))
+    client.send(PingFrame(0, opaque_data=b"12345678"))
+    while not isinstance(await client.frame(), PingFrame):
+        pass
+    client.send(DataFrame(1, data=bytes(50_000)), RstStreamFrame(1, error_code=8))
+    await service.cancelled.wait()
+    client.send(*client.request(3, b"the next call"))
+    assert await client.answer() == (b"the next call", {"grpc-status": "0"})
+
+
+@scenario()
+async def test_a_client_that_leaves_inside_a_large_message(port, listener, service):
+    client = await Client.connect(port)
+    message = struct.pack(">BI", 0, 600_000) + bytes(100_000)
+    client.send(client.headers(1), DataFrame(1, data=message))
+    await until(lambda: listener.unfinished_bytes > 0)
+    await client.close()
+    await service.cancelled.wait()
 
 
 @scenario()
@@ -231,8 +272,8 @@ async def test_pieces_of_any_size(port, listener, service):
         data = data[size:]
         await client.writer.drain()
         await asyncio.sleep(0)  # a chance for the server to read just that
-    for _ in range(6):
-        assert await client.answer() == (message, {"grpc-status": "0"})
+    answers = await client.answers(6)
+    assert answers == {1 + 2 * number: (message, {"grpc-status": "0"}) for number in range(6)}
 
 
 @scenario()

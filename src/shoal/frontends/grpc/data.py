@@ -41,7 +41,7 @@ class DataFrames(ControlFrames):
         super().__init__(settings, wake, clock, shared)
         limits = settings.limits
         self.direct: memoryview | None = None
-        self.in_run = False  # whether the last frames were small ones of a large message
+        self.in_run = False  # whether the last read had small frames of a large message
         self._receive_window = limits.connection_window_bytes
         self._low_window = limits.connection_window_bytes // 2
         # The DATA frame of which a part has arrived.
@@ -49,6 +49,17 @@ class DataFrames(ControlFrames):
         self._padding_left = 0
         self._sink: ServerStream | None = None  # None: these bytes are dropped
         self._sink_ends = False
+
+    def missing_bytes(self) -> int:
+        """How much has to arrive at least before a call can go on: the rest of a large message, if
+        there is only one call, which waits for nothing else. 0 if there is no such message."""
+        if len(self.streams) != 1 or self.sender.queued_bytes:
+            return 0
+        (stream,) = self.streams.values()
+        if stream.remote_closed or stream.receiver is None:
+            return 0
+        rest = stream.receiver.rest()
+        return 0 if rest is None else len(rest)
 
     def direct_filled(self, count: int) -> None:
         """`count` bytes were written to `direct`. Never raises."""
@@ -150,6 +161,7 @@ class DataFrames(ControlFrames):
         filled = count * length
         np.ndarray((count, length), np.uint8, room)[:] = rows[:count, HEADER_BYTES:]
         position += count * frame_bytes
+        self.in_run = True
         self._receive_window -= filled
         if self._receive_window < self._low_window:
             self._grant_connection()

@@ -114,7 +114,7 @@ class Connection(WholeCalls):
             position = self._more_payload(data, position, end)
         if not self._left:
             position = self._matching(data, position, end)
-        in_run = False
+        self.in_run = in_run = False
         while end - position >= HEADER_BYTES and not self.closed and not self._interrupt():
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             length = high << 8 | low
@@ -159,7 +159,6 @@ class Connection(WholeCalls):
                     self.on_control(kind, flags, stream_id, bytes(data[start:stop]))
             except StreamFault as fault:
                 self._reset(fault.stream_id, fault.code)
-        self.in_run = in_run
         return position
 
     def _interrupt(self) -> bool:

@@ -18,6 +18,7 @@ from shoal.frontends.closing import LINGER_SECS, close_unless_unread
 from shoal.frontends.grpc.dispatch import Dispatcher
 from shoal.frontends.grpc.h2 import Connection
 from shoal.frontends.grpc.keepalive import Action, Lifetime
+from shoal.frontends.grpc.receive_mark import LEAST_BYTES, ReceiveMark, ReceiveMarks
 from shoal.frontends.sockets import is_unix
 from shoal.wire.http2_frames import H2Error
 
@@ -60,6 +61,7 @@ class ConnectionRegistry:
         self.large_scratch = memoryview(bytearray(max(_RUN_BYTES, 2 * block_bytes)))
         self.scratch = self.large_scratch[: max(_SCRATCH_BYTES, 2 * block_bytes)]
         self.small_scratch = self.large_scratch[:_FRONT_BYTES]
+        self.marks = ReceiveMarks()
         self._dirty: list[Transport] = []
 
     def add(self, transport: Transport) -> None:
@@ -115,6 +117,7 @@ class Transport(asyncio.BufferedProtocol):
         self._lifetime = Lifetime(settings.keepalive, now_ns)
         self._pending = b""  # the beginning of a frame
         self._large_frames = False  # whether the last message had some
+        self._mark: ReceiveMark | None = None  # once a large message has arrived
         self._heard = False
         self._paused = False
         self._put_off_reading = False  # true while whole frames wait for the next turn
@@ -161,7 +164,8 @@ class Transport(asyncio.BufferedProtocol):
             return direct
         pending = self._pending
         registry = self._registry
-        if self.connection.in_run:
+        mark = self._mark
+        if self.connection.in_run or (mark is not None and mark.size):
             scratch = registry.large_scratch
         elif self._large_frames and not pending:
             return registry.small_scratch
@@ -183,6 +187,7 @@ class Transport(asyncio.BufferedProtocol):
         try:
             if connection.direct is not None:
                 connection.direct_filled(nbytes)
+                self._expect()
             else:
                 size = len(self._pending) + nbytes
                 arrived = self._registry.large_scratch[:size]
@@ -195,12 +200,25 @@ class Transport(asyncio.BufferedProtocol):
                 self._pending = bytes(data[used:]) if used < size else b""
                 if nbytes >= _FRONT_BYTES:
                     self._large_frames = False  # unless `direct` is next
+                    self._expect()
+                elif self._mark is not None and self._mark.size:
+                    self._expect()
                 if connection.interrupted:
                     self._put_off()
         except Exception:  # noqa: BLE001 - an error of ours must not leave this client waiting
             _log.exception("cannot go on with the connection from %s", connection.peer)
             connection.fail(H2Error.INTERNAL_ERROR, "the server made a mistake")
         self._after_reading()
+
+    def _expect(self) -> None:
+        """Wait for the rest of a large message, so that one read brings all of it."""
+        missing = self.connection.missing_bytes() - len(self._pending)
+        mark = self._mark
+        if mark is None:
+            if missing < LEAST_BYTES:
+                return
+            mark = self._mark = self._registry.marks.of(self._transport)
+        mark.expect(missing)
 
     def _put_off(self) -> None:
         """Read on after the other connections have had their turn."""
@@ -257,7 +275,10 @@ class Transport(asyncio.BufferedProtocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed, and with it every call."""
+        """The socket is about to be closed, and with it every call."""
+        if self._mark is not None:
+            self._mark.close()
+            self._mark = None
         if self._transport is not None:
             self._transport.close()  # Python 3.10 complains about TLS transports left open
         self._transport = None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shoal.core.buffers import BufferPool
 from shoal.frontends.grpc.data import _equal_headers
 from shoal.frontends.grpc.dispatch import Dispatcher
+from shoal.frontends.grpc.receive_mark import LEAST_BYTES
 from shoal.frontends.grpc.settings import GrpcSettings
 from shoal.frontends.grpc.transport import ConnectionRegistry, Transport
 from shoal.wire.http2_frames import PREFACE
@@ -263,6 +264,68 @@ def test_however_frames_and_reads_fall_messages_arrive_intact(tools, made, order
         whole = whole[count:]
     assert sorted(map(bytes, wired.messages)) == sorted(expected)
     assert_returned_once(wired.pool)
+
+
+class Expectations:
+    """Stands for the receive marks of a listener, and for the mark of its only connection."""
+
+    size = 0
+
+    def __init__(self):
+        self.missing = 0
+
+    def of(self, transport):
+        return self
+
+    def expect(self, missing):
+        self.missing = self.size = missing if missing >= LEAST_BYTES else 0
+
+
+@settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    message_bytes=st.sampled_from([100, 40_000, 150_001]),
+    frame_bytes=st.sampled_from([5_000, 16_384, 100_000]),
+    padding=st.sampled_from([0, 0, 200]),
+    reads=st.data(),
+)
+def test_no_more_is_waited_for_than_must_arrive(tools, message_bytes, frame_bytes, padding, reads):
+    """Else the server would wait for bytes that the client does not send."""
+    wired = Wired(tools)
+    wired.registry.marks = expectations = Expectations()
+    wired.send(PREFACE + tools.raw(4, 0, 0))
+    message = make_message(message_bytes)
+    for stream_id in (1, 3):
+        frames = framed(tools, stream_id, message, frame_bytes, padding)
+        whole = wired.peer.headers(stream_id, path="/test.Echo/Hold").serialize() + b"".join(frames)
+        while whole:
+            sizes = [3_001, 16_393, 30_000, 1 << 20]
+            count = max(expectations.missing, reads.draw(st.sampled_from(sizes)))
+            wired.send(whole[:count], count)
+            whole = whole[count:]
+            assert expectations.missing <= len(whole)
+        assert wired.messages.pop() == message
+        wired.peer.service.calls[-1].finish()
+
+
+def test_the_rest_of_a_message_is_waited_for(tools, wired):
+    wired.registry.marks = expectations = Expectations()
+    frames = framed(tools, 1, make_message(600_000), 16_384)
+    wired.send(wired.peer.headers(1).serialize() + b"".join(frames[:2]) + frames[2][:5_000])
+    assert expectations.missing == 600_000 - 2 * 16_384 - 5_000 + 5
+    wired.send(b"".join([frames[2][5_000:], *frames[3:]]))
+    assert expectations.missing == 0
+    assert len(wired.messages) == 1
+
+
+def test_nothing_is_waited_for_beside_other_calls(tools, wired):
+    wired.registry.marks = expectations = Expectations()
+    wired.send(wired.peer.headers(1, path="/test.Echo/Hold").serialize())
+    frames = framed(tools, 3, make_message(600_000), 16_384)
+    wired.send(wired.peer.headers(3).serialize() + b"".join(frames[:9]))
+    assert expectations.missing == 0
 
 
 def test_nothing_is_written_where_there_is_nothing_to_say(tools, wired):
