@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import queue
 import re
 import socket
+from collections.abc import Iterator
 
 import grpc
 import numpy as np
@@ -15,6 +17,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+import shoal
 from shoal.ask.askers import HttpAsker, TcpAsker
 from shoal.ask.question import Question
 from shoal.cli.main import main
@@ -649,6 +652,33 @@ def test_requests_in_flight(tmp_path, protocol):
         finally:
             backend.gate.set()
         wait_until(lambda: counts.in_flight == 0)
+
+
+def test_a_request_of_a_stream_whose_end_is_not_sent_is_not_in_flight(tmp_path):
+    @shoal.model
+    def words(text: str) -> Iterator[str]:
+        yield text  # its end comes without a result
+
+    keys = write_keys(tmp_path / "keys", app={"requests_in_flight": 1})
+    tensor = grpcclient.InferInput("text", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([b"x"], np.object_))
+    answers = queue.Queue()
+    with (
+        running_server(tmp_path, functions=[words], api_keys=keys) as running,
+        grpcclient.InferenceServerClient(running.grpc_address) as client,
+    ):
+        counts = running.server.ports.access.identify(key_of("app").encode(), None).counts
+        client.start_stream(
+            lambda result, error: answers.put((result, error)),
+            headers=bearer("app"),
+        )
+        for _ in range(3):
+            client.async_stream_infer("words", [tensor])
+            result, error = answers.get(timeout=WAIT_SECS)
+            assert error is None
+            assert result.as_numpy("output").tolist() == [b"x"]
+            wait_until(lambda: counts.in_flight == 0)
+        client.stop_stream()
 
 
 # ---- changes

@@ -267,8 +267,10 @@ class _InferStream:
                 loop.run_in_executor(None, partial(_encode, entry, whole)).add_done_callback(done)
                 return
             self._send_encoded(entry, _encode(entry, whole), final=whole.final)
-        elif response.final and entry.trace is not None:  # there is nothing to send
-            entry.trace.finish()
+        elif response.final:  # there is nothing to send
+            entry.release()
+            if entry.trace is not None:
+                entry.trace.finish()
         self._update()
 
     def _send_encoded(self, entry: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
@@ -299,8 +301,9 @@ class _InferStream:
         ordered = self._ordered
         while ordered and ordered[0].outcome is not None:
             first = ordered.popleft()
-            assert first.outcome is not None
-            self._send(first, first.outcome, final=True)
+            answer, first.outcome = first.outcome, None  # an error may refer to its request
+            assert answer is not None
+            self._send(first, answer, final=True)
 
     def _send(self, entry: _StreamRequest, outcome: Outcome, *, final: bool) -> None:
         trace = entry.trace
@@ -350,9 +353,9 @@ class _InferStream:
 
 def _encode(entry: _StreamRequest, response: Response) -> Outcome:
     """A response as it is sent. Any thread may call this."""
+    if response.error is not None:
+        return response.error
     try:
-        if response.error is not None:
-            raise response.error
         entry.check()
         return encode_stream(response, entry.outputs, entry.signature, entry.slices)
     except Exception as error:  # noqa: BLE001 - becomes the response
@@ -425,6 +428,7 @@ class _StreamRequest:
 
     def release(self) -> None:
         """The request is over: give back shared memory that it used, and end it for its caller."""
+        self.request = None  # it refers to this: only a collection of garbage would free both
         if self.message is not None:
             self.message.release()
         if self.caller is not None:

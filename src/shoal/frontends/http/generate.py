@@ -125,11 +125,10 @@ class GenerateRoutes:
             outputs=(),
             parameters=body.parameters,
         )
-        call.request = asked
         asked.one_answer = isinstance(call, _OneAnswer)
         exchange.on_disconnect = call.client_disconnected
         attach(exchange, asked)
-        self._engine.infer(asked)
+        call.submit(self._engine, asked)
 
 
 class _OneAnswer(OneResponseCall):
@@ -152,18 +151,18 @@ class _Events(ModelCall):
 
     def deliver(self, response: Response) -> None:
         """Take a response, on the loop. Never raises: others wait behind it."""
+        if response.final:
+            self.request = None
         if self.left:
             return
         status, data = 200, b""
-        try:
-            if response.error is not None:
-                raise response.error
-            if not response.is_end_only:
+        if response.error is not None:
+            status, data = self._failed(response.error)
+        elif not response.is_end_only:
+            try:
                 data = encode_generate(response)
-        except Exception as failure:  # noqa: BLE001 - becomes an event
-            error = as_shoal_error(failure)
-            status, data = STATUS[error.code], error_body(error.message)
-            note_error(self.exchange, status, error.message)
+            except Exception as failure:  # noqa: BLE001 - becomes an event
+                status, data = self._failed(as_shoal_error(failure))
         if not self._started:
             self._started = True
             self.exchange.start_stream(status, EVENT_HEADERS)
@@ -171,3 +170,9 @@ class _Events(ModelCall):
             self.exchange.send_chunk(event(data))
         if response.final:
             self.exchange.end_stream()
+
+    def _failed(self, error: ShoalError) -> tuple[int, bytes]:
+        """The status and the event for an error."""
+        status = STATUS[error.code]
+        note_error(self.exchange, status, error.message)
+        return status, error_body(error.message)

@@ -231,6 +231,7 @@ class HttpInferCall:
         try:
             self._infer(body)
         except BaseException:
+            self._request = None  # as in `deliver`
             body.release()
             raise
 
@@ -353,6 +354,7 @@ class HttpInferCall:
         loop.run_in_executor(None, without_frames(work)).add_done_callback(finish)
 
     def _fail(self, error: BaseException) -> None:
+        self._request = None
         if isinstance(error, ModelLoading):  # the model was unloaded while the body was decoded
             self._serve_when_loaded(error)
             return

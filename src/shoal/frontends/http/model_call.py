@@ -1,4 +1,9 @@
-"""A call that waits for the responses of a model, with one response or with a stream of them."""
+"""A call that waits for the responses of a model, with one response or with a stream of them.
+
+A call and its request refer to each other, so the call forgets the request with the last response;
+and no error is raised where a local variable refers to it. Otherwise only a collection of garbage
+would free what the client has sent, and collections count objects, not bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from abc import ABC, abstractmethod
 
 from shoal.core.request import Request
 from shoal.core.response import Response
+from shoal.engine import Engine
 from shoal.errors import ShoalError
 from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import as_shoal_error, send_error
@@ -16,8 +22,17 @@ class ModelCall(ABC):
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.request: Request | None = None
+        self.request: Request | None = None  # until its last response
         self.left = False
+
+    def submit(self, engine: Engine, request: Request) -> None:
+        """Have the engine take the request. If this raises, it has not."""
+        self.request = request
+        try:
+            engine.infer(request)
+        except BaseException:
+            self.request = None
+            raise
 
     def client_disconnected(self) -> None:
         """The client has disconnected."""
@@ -47,13 +62,18 @@ class OneResponseCall(ModelCall):
         if not response.is_end_only:
             self._first = self._first or response
             self._count += 1
-        if not response.final or self.left:
+        if not response.final:
+            return
+        self.request = None
+        if self.left:
+            return
+        if self._first is None or self._count > 1:
+            self.refuse(self._not_one(self._count))
+            return
+        if self._first.error is not None:
+            self.refuse(self._first.error)
             return
         try:
-            if self._first is None or self._count > 1:
-                raise self._not_one(self._count)
-            if self._first.error is not None:
-                raise self._first.error
             self._respond(self._first)
         except Exception as error:  # noqa: BLE001 - becomes the response
             self.refuse(as_shoal_error(error))

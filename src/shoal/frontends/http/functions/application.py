@@ -20,6 +20,7 @@ from shoal.frontends.http.contracts import Exchange
 from shoal.frontends.http.errors import STATUS, as_shoal_error, note_error, send_error
 from shoal.frontends.http.functions.calls import request_id
 from shoal.frontends.http.message import Header
+from shoal.frontends.http.model_call import ModelCall
 from shoal.frontends.http.options import HttpOptions
 from shoal.frontends.http.routes import Target
 from shoal.frontends.http.traced import attach, serve_traced
@@ -73,35 +74,30 @@ class ApplicationCalls:
             LoopReply(self._inbox, call.deliver),
             id=request_id(sent),
         )
-        call.request = request
         exchange.on_disconnect = call.client_disconnected
         attach(exchange, request)
-        self._engine.infer(request)
+        call.submit(self._engine, request)
 
 
-class _ApplicationResponse:
+class _ApplicationResponse(ModelCall):
     """Writes the response of an application. For the event loop's thread."""
 
     def __init__(self, exchange: Exchange, engine: Engine) -> None:
-        self._exchange = exchange
+        super().__init__(exchange)
         self._engine = engine
         self._unreported_bytes = 0
-        self.request: Request | None = None
-        self._started = self._left = False
-
-    def client_disconnected(self) -> None:
-        """The client has disconnected."""
-        self._left = True
-        if self.request is not None:
-            self.request.cancel()
+        self._started = False
 
     def deliver(self, response: Response) -> None:
         """Take a part of the response. Never raises: others wait behind it."""
-        if self._left:
+        if response.final:
+            self.request = None
+        if self.left:
+            return
+        if response.error is not None:
+            self._fail(response.error)
             return
         try:
-            if response.error is not None:
-                raise response.error
             parts = {tensor.name: tensor.array.reshape(-1)[0] for tensor in response.outputs}
             self._write(parts, final=response.final)
         except Exception as failure:  # noqa: BLE001 - becomes the response
@@ -119,17 +115,17 @@ class _ApplicationResponse:
                 if name.lower().encode("latin-1") not in _OWN_HEADERS
             ]
             if final:
-                self._exchange.respond(head["status"], headers, [body])
+                self.exchange.respond(head["status"], headers, [body])
                 return
             self._started = True
-            self._exchange.start_stream(head["status"], headers)
-        self._exchange.send_chunk(body)
+            self.exchange.start_stream(head["status"], headers)
+        self.exchange.send_chunk(body)
         if final:
-            self._exchange.end_stream()
+            self.exchange.end_stream()
             return
         self._unreported_bytes += len(body)
         if self._unreported_bytes >= _REPORTED_BYTES:
-            self._exchange.when_room(self._report)
+            self.exchange.when_room(self._report)
 
     def _report(self) -> None:
         """Tell the application that the client keeps up."""
@@ -138,12 +134,12 @@ class _ApplicationResponse:
             self._engine.client_has_read(self.request, count)
 
     def _fail(self, error: Any) -> None:
-        self._left = True  # what may follow is dropped
+        self.left = True  # what may follow is dropped
         if not self._started:
-            send_error(self._exchange, error)
+            send_error(self.exchange, error)
             return
-        note_error(self._exchange, STATUS[error.code], error.message)
-        self._exchange.abort()  # so that the client does not take a part for the whole
+        note_error(self.exchange, STATUS[error.code], error.message)
+        self.exchange.abort()  # so that the client does not take a part for the whole
 
 
 def _address(text: str) -> tuple[str, int | None] | None:

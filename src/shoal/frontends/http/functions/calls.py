@@ -103,9 +103,10 @@ class FunctionCalls:
             if call.left:
                 return
             failure = future.exception()
+            if failure is not None:
+                call.refuse(as_shoal_error(failure))
+                return
             try:
-                if failure is not None:
-                    raise failure
                 self._submit(target, call, future.result())
             except Exception as error:  # noqa: BLE001 - becomes the response
                 call.refuse(as_shoal_error(error))
@@ -147,10 +148,9 @@ class FunctionCalls:
             outputs=(),
             parameters=parameters,
         )
-        call.request = request
         request.one_answer = not call.streams
         attach(call.exchange, request)
-        self._engine.infer(request)
+        call.submit(self._engine, request)
 
 
 def request_id(request: HttpRequest) -> str:
@@ -236,11 +236,15 @@ class _Stream(_Call):
 
     def deliver(self, response: Response) -> None:
         """Take a response. Never raises: others wait behind it."""
-        if self.left:
-            return
+        if response.error is not None and not self.left:
+            self._fail(_plain_error(response.error), final=response.final)
+        elif not self.left:
+            self._send(response)
+        if response.final:
+            self.request = None
+
+    def _send(self, response: Response) -> None:
         try:
-            if response.error is not None:
-                raise response.error
             piece = b"" if response.is_end_only else self._piece(response)
         except Exception as failure:  # noqa: BLE001 - becomes the response, or its last event
             self._fail(_plain_error(as_shoal_error(failure)), final=response.final)
