@@ -94,15 +94,17 @@ class Coalescer(ABC):
     ) -> None:
         """Submit several groups, and write the responses of those that run at once together."""
         inbox = self.inbox
-        until_ns = time.monotonic_ns() + _MOST_HELD_NS
+        now_ns = time.monotonic_ns
+        until_ns = now_ns() + _MOST_HELD_NS
+        inbox.hold()
         try:
             for template, (model, requests) in groups.items():
-                inbox.hold()
                 if requests:
                     self._submit_group(template, model, requests)
-                if time.monotonic_ns() > until_ns:
+                if now_ns() > until_ns:
                     inbox.release()
-                    until_ns = time.monotonic_ns() + _MOST_HELD_NS
+                    inbox.hold()
+                    until_ns = now_ns() + _MOST_HELD_NS
         finally:
             inbox.release()
 

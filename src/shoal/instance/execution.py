@@ -70,6 +70,7 @@ class Execution:
         # If native code crashes, the traceback has a line with the model's name.
         running = f"model '{name}' version {version} was running"
         self.run = named_frame(Execution.run, running).__get__(self)  # type: ignore[method-assign]
+        self.run_alone = named_frame(Execution.run_alone, running).__get__(self)  # type: ignore[method-assign]
         self.run_one_by_one = named_frame(Execution.run_one_by_one, running).__get__(self)  # type: ignore[method-assign]
         self.run_block = named_frame(Execution.run_block, running).__get__(self)  # type: ignore[method-assign]
         self.run_several = named_frame(Execution.run_several, running).__get__(self)  # type: ignore[method-assign]
@@ -82,6 +83,13 @@ class Execution:
         """
         return self._run(executor, batch)
 
+    def run_alone(
+        self, executor: Executor | RequestExecutor, request: Request, start_ns: int
+    ) -> ComputeTime:
+        """As `run`, for a batch of one request that begins at `start_ns`."""
+        took = self._bound_runs.run_alone(executor, request, start_ns)
+        return self._run_unbound(executor, (request,), start_ns) if took is None else took
+
     def _run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
         start_ns = time.monotonic_ns()
         bound_runs = self._bound_runs
@@ -89,6 +97,11 @@ class Execution:
             took = bound_runs.run(executor, batch, start_ns)
             if took is not None:
                 return took
+        return self._run_unbound(executor, batch, start_ns)
+
+    def _run_unbound(
+        self, executor: Executor | RequestExecutor, batch: Sequence[Request], start_ns: int
+    ) -> ComputeTime:
         if isinstance(executor, RequestExecutor):
             return self._request_execution.run(executor, batch, start_ns)
         try:

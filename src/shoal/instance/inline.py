@@ -118,7 +118,7 @@ class LoopHandle:
         self._busy_poll = BusyPoll() if polls_for_lone_client else None
         self._poll_until_ns = 0
         self.ran_count = 0  # requests in this iteration
-        self._last_ran: Request | None = None
+        self.last_ran: Request | None = None  # the first request of the last batch
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use `loop`; call this on its thread."""
@@ -190,7 +190,7 @@ class LoopHandle:
         self._scheduled = False
         if self._after_reading or self._due or self._after_batches:
             self._schedule()
-        last_ran, self._last_ran = self._last_ran, None
+        last_ran, self.last_ran = self.last_ran, None
         ran_count, self.ran_count = self.ran_count, 0
         if last_ran is not None and self._busy_poll is not None:
             client = getattr(last_ran.reply, "connection", None)
@@ -208,11 +208,6 @@ class LoopHandle:
             self._loop.call_soon(self._poll)
         elif self._busy_poll is not None:
             self._busy_poll.reset()
-
-    def ran(self, batch: Sequence[Request]) -> None:
-        """A batch has run in this iteration."""
-        self.ran_count += len(batch)
-        self._last_ran = batch[0]
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:
@@ -240,6 +235,7 @@ class LoopInstance:
         "_placement",
         "_repoll",
         "_rest",
+        "_run_alone",
         "_run_batch",
         "_scheduled",
         "_stopped",
@@ -258,6 +254,7 @@ class LoopInstance:
         self._batcher = batcher
         self._execution = execution
         self._run_batch = execution.run
+        self._run_alone = execution.run_alone
         self._executor = executor
         self._placement = placement
         self._repoll = SocketRepoll()
@@ -313,17 +310,30 @@ class LoopInstance:
                 return False
             if len(requests) > 1 and runs_apart(requests):
                 return False
+        batcher = self._batcher
         with self._executing:
-            if self._stopped or not self._batcher.start_group(requests):
+            if self._stopped:
                 return False
-            self.busy_with = len(requests)
-            mode = self._execute(requests)
+            if len(requests) == 1:
+                request = requests[0]
+                if not batcher.start_alone(request):
+                    return False
+                self.busy_with = 1
+                took = self._run_alone(self._executor, request, request.queued_ns)
+            else:
+                if not batcher.start_group(requests):
+                    return False
+                self.busy_with = len(requests)
+                took = self._run_batch(self._executor, requests)
+            batcher.finished(requests)
+            mode = self._placement.observe(*took)
             self.busy_with = 0
         if begun_ns:
             handle.early_ns += time.monotonic_ns() - begun_ns
-        handle.ran(requests)
+        handle.ran_count += len(requests)
+        handle.last_ran = requests[0]
         if mode is THREADS:
-            self._batcher.hand_to_instances()
+            batcher.hand_to_instances()
         return True
 
     def run_block(
@@ -383,7 +393,8 @@ class LoopInstance:
                 if mode is THREADS and self._rest and self._batcher.give_back(self._rest):
                     self._rest = ()
                 self.busy_with = len(self._rest)
-            self._handle.ran(batch)
+            self._handle.ran_count += len(batch)
+            self._handle.last_ran = batch[0]
             if mode is THREADS:
                 self._batcher.hand_to_instances()
             if not self._rest and (mode is THREADS or not self._batcher.pending()):

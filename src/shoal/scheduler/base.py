@@ -103,9 +103,12 @@ class Scheduler(Protocol):
         """For the event loop: leave requests that it has taken and not executed to the instances.
         False, with nothing done, if it has to execute them itself."""
 
+    def start_alone(self, request: Request) -> bool:
+        """For the event loop: take over a request as a batch, if it would be the next one anyway;
+        false, with nothing done, if not."""
+
     def start_group(self, requests: Sequence[Request]) -> bool:
-        """For the event loop: take over requests of one template as a batch, if they would be the
-        next one anyway; false, with nothing done, if not."""
+        """As `start_alone`, for several requests of one template."""
 
     def start_block(self, rows: int, key: object, count: int) -> bool:
         """For the event loop: take `count` requests of one template, with `rows` rows each, over as

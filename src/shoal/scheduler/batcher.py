@@ -320,12 +320,36 @@ class Batcher:
             self._changed.notify_all()
         return True
 
+    def start_alone(self, request: Request) -> bool:
+        """For the event loop: take a request over as a batch, as if it had been queued and taken at
+        once. False, with nothing done, if others wait, or if it might have to wait or be refused.
+
+        What other threads change meanwhile, they might as well have changed a moment later. So this
+        needs no lock, unless the policy is asked.
+        """
+        if (
+            request.cancelled
+            or self._on_arrival is None
+            or self._queue.size
+            or self._order is not None
+        ):
+            return False
+        rows, count, cut = self._cutter.last_group
+        if count != 1 or rows != request.rows:
+            with self._lock:
+                cut = self._cutter.group(request.rows, request.batch_key, 1)
+        if cut is None:
+            return False
+        request.queued_ns = self._clock()
+        request.state = EXECUTING
+        self.recent.append(cut)
+        return True
+
     def start_group(self, requests: Sequence[Request]) -> bool:
-        """For the event loop: take requests of one template that arrived together over as a batch,
-        as if they had been queued and taken at once. False, with nothing done, if others wait, if
-        they might have to wait or be refused themselves, or if they would not be one batch."""
+        """As `start_alone`, for several requests of one template that arrived together. False, too,
+        if they would not be one batch."""
         first, count = requests[0], len(requests)
-        if first.cancelled or (count > 1 and not self._starts_several):
+        if not self._starts_several:
             return False
         with self._lock:
             if self._on_arrival is None or self._queue or self._order is not None:
@@ -333,9 +357,7 @@ class Batcher:
             last_rows, last_count, cut = self._cutter.last_group
             if last_rows != first.rows or last_count != count:
                 cut = self._cutter.group(first.rows, first.batch_key, count)
-            if cut is None:
-                return False
-            if count > 1 and any([request.cancelled for request in requests]):  # noqa: C419 - faster
+            if cut is None or any([request.cancelled for request in requests]):  # noqa: C419 - faster
                 return False
             now_ns = self._clock()
             for request in requests:

@@ -70,7 +70,7 @@ class RequestQueue:
         "_plain",
         "_policies",
         "_policy",
-        "_size",
+        "size",
     )
 
     admission: AdmissionControl | None = None  # which decides what is queued; none here
@@ -95,11 +95,11 @@ class RequestQueue:
         only = self._levels[0].policy
         self._plain = levels == 1 and not only.default_timeout_ns
         self._most = only.max_size if levels == 1 else 0  # requests; 0 if that is not limited
-        self._size = 0
+        self.size = 0  # requests: `len` takes longer
         self._next_deadline_ns: int | None = None
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def push(self, request: Request, now_ns: int) -> None:
         """Queue the request. If this raises QueueRejected it was not queued."""
@@ -115,7 +115,7 @@ class RequestQueue:
         ):
             self._next_deadline_ns = deadline
         level.on_time.append(request)
-        self._size += 1
+        self.size += 1
 
     @property
     def takes_any_number(self) -> bool:
@@ -130,7 +130,7 @@ class RequestQueue:
     def refusal(self, rows: int, count: int, now_ns: int) -> QueueRejected | None:  # noqa: ARG002
         """The error for `count` requests of `rows` rows each, if none would be queued now, whatever
         its priority."""
-        return QueueRejected(_FULL) if 0 < self._most <= self._size else None
+        return QueueRejected(_FULL) if 0 < self._most <= self.size else None
 
     def level_of(self, request: Request) -> int:
         """The number of the request's priority level; 1 is the highest."""
@@ -167,12 +167,12 @@ class RequestQueue:
         ):
             return 0
         if self._most:
-            requests = requests[: max(0, self._most - self._size)]
+            requests = requests[: max(0, self._most - self.size)]
         for request in requests:
             request.queued_ns = now_ns
             request.deadline_ns = None
         level.on_time += requests
-        self._size += len(requests)
+        self.size += len(requests)
         return len(requests)
 
     @property
@@ -212,7 +212,7 @@ class RequestQueue:
                     level.late.remove(request)
                     dropped.append((request, Cancelled(request.log_prefix() + "Request cancelled")))
         self._next_deadline_ns = next_deadline
-        self._size -= len(dropped)
+        self.size -= len(dropped)
         return dropped
 
     def __iter__(self) -> Iterator[Request]:
@@ -234,7 +234,7 @@ class RequestQueue:
     def leading(self) -> int:
         """How many of the requests, from the first on, have the highest priority that waits."""
         if len(self._levels) == 1:
-            return self._size
+            return self.size
         return next((len(level) for level in self._levels if len(level)), 0)
 
     def take_at(self, positions: Sequence[int]) -> list[Request]:
@@ -252,18 +252,18 @@ class RequestQueue:
                     for place in reversed(wanted):
                         del passed[place]
                     line.extendleft(reversed(passed))
-        self._size -= len(batch)
-        if not self._size:
+        self.size -= len(batch)
+        if not self.size:
             self._next_deadline_ns = None
         return batch
 
     def take(self, count: int) -> list[Request]:
         """Remove and return the first `count` requests."""
         first = self._levels[0]
-        if count == self._size == len(first.on_time):  # all of it, and it is one line
+        if count == self.size == len(first.on_time):  # all of it, and it is one line
             batch = list(first.on_time)
             first.on_time.clear()
-            self._size = 0
+            self.size = 0
             self._next_deadline_ns = None
             return batch
         batch = []
@@ -276,7 +276,7 @@ class RequestQueue:
                     batch += [line.popleft() for _ in range(count - len(batch))]
             if len(batch) == count:
                 break
-        self._size -= len(batch)
-        if not self._size:
+        self.size -= len(batch)
+        if not self.size:
             self._next_deadline_ns = None
         return batch

@@ -296,6 +296,10 @@ class SequenceBatcher:
         """Never: requests of sequences have their places."""
         return False
 
+    def start_alone(self, request: Request) -> bool:  # noqa: ARG002 - as the batcher's
+        """Never: requests of sequences have their places."""
+        return False
+
     def start_group(self, requests: Sequence[Request]) -> bool:  # noqa: ARG002 - as the batcher's
         """Never: requests of sequences have their places."""
         return False

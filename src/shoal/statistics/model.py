@@ -251,7 +251,7 @@ class ModelStatistics:
             self._first_response = Histogram(sorted(first_response_edges_ms))
         # Executions of one request, to be counted several at a time, and before anything is read:
         # with many models, what is counted is in no cache of the processor. Start, queued, the
-        # request's rows, those of the execution, moments and end.
+        # request's rows, those of the execution, moments and end. Added to without the lock.
         self._lone: list[tuple[int, int, int, int, tuple[int, int, int, int], int]] = []
         self._keeps_lone = self._summaries is None and self._first_response is None
 
@@ -279,14 +279,8 @@ class ModelStatistics:
         if end_ns is None:
             end_ns = max(self._clock(), moments.compute_end_ns)
         if count == 1 and self._keeps_lone:
-            last_inference_ns = self._wall_clock()
             request = requests[0]
-            lone = (request.start_ns, request.queued_ns, request.rows, rows, moments, end_ns)
-            with self._lock:
-                self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
-                self._lone.append(lone)
-                if len(self._lone) == _MOST_LONE:
-                    self._count_lone()
+            self._keep((request.start_ns, request.queued_ns, request.rows, rows, moments, end_ns))
             return
         inferences = sum([request.rows for request in requests])
         # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
@@ -298,25 +292,31 @@ class ModelStatistics:
             started, queued, inferences, rows, moments, end_ns, answered_before=answered_before
         )
 
+    def executed_alone(self, request: Request, moments: tuple[int, int, int, int]) -> None:
+        """As `executed`, for an execution of one request, which is answered at its end. `moments`
+        are those of `Moments`, which takes longer to make than a tuple."""
+        end_ns = moments[3]
+        if self._keeps_lone:
+            rows = request.rows
+            self._keep((request.start_ns, request.queued_ns, rows, rows, moments, end_ns))
+        else:
+            self.executed((request,), request.rows, Moments(*moments), end_ns=end_ns)
+
     def executed_one_by_one(
         self, requests: Sequence[Request], moments: Sequence[tuple[int, int, int, int]]
     ) -> None:
-        """Count an execution for each of `requests`, which are answered together. `moments` are
-        those of `Moments`, which takes longer to make than a tuple."""
+        """As `executed_alone`, for requests that were executed one by one and are answered now."""
         end_ns = self._clock()
         if not self._keeps_lone:
             for request, own in zip(requests, moments, strict=True):
                 self.executed((request,), request.rows, Moments(*own), end_ns=end_ns)
             return
-        last_inference_ns = self._wall_clock()
-        lone = [
+        self._lone += [
             (request.start_ns, request.queued_ns, request.rows, request.rows, own, end_ns)
             for request, own in zip(requests, moments, strict=True)
         ]
-        with self._lock:
-            self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
-            self._lone += lone
-            if len(self._lone) >= _MOST_LONE:
+        if len(self._lone) >= _MOST_LONE:
+            with self._lock:
                 self._count_lone()
 
     def executed_block(
@@ -381,13 +381,25 @@ class ModelStatistics:
                 summaries.compute_infer_ns.add(infer_ns, end_ns, count)
                 summaries.compute_output_ns.add(output_ns, end_ns, count)
 
+    def _keep(self, lone: tuple[int, int, int, int, tuple[int, int, int, int], int]) -> None:
+        """Count an execution of one request later. No lock: lists can be appended to by any thread,
+        and locks of many models are in no cache of the processor, either."""
+        self._lone.append(lone)
+        if len(self._lone) >= _MOST_LONE:
+            with self._lock:
+                self._count_lone()
+
     def _count_lone(self) -> None:
         """Count the executions that were kept. The lock is held."""
-        if not self._lone:
+        kept = self._lone[:]
+        if not kept:
             return
-        starts, queued, inferences, rows, moments, ends = zip(*self._lone, strict=True)
-        self._lone.clear()
-        self._last_end_ns = ends[-1]
+        del self._lone[: len(kept)]  # others may have been added behind them
+        starts, queued, inferences, rows, moments, ends = zip(*kept, strict=True)
+        end_ns = max(ends)
+        self._last_end_ns = max(self._last_end_ns, end_ns)
+        last_inference_ns = self._wall_clock() - (self._clock() - end_ns)
+        self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
         spans = list(map(sub, ends, starts))
         waits = [
             own[0] - queued_ns if 0 < queued_ns < own[0] else 0
@@ -500,7 +512,9 @@ class ModelStatistics:
     @property
     def last_inference_ms(self) -> int:
         """When a request was last served, since the epoch; 0: never."""
-        return self._last_inference_ns // _MS
+        with self._lock:
+            self._count_lone()
+            return self._last_inference_ns // _MS
 
     @property
     def last_used_ns(self) -> int:

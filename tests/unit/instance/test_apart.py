@@ -83,6 +83,9 @@ class Stage:
         self.clock.advance(self.took_ns)
         return len(batch), self.took_ns, self.took_ns
 
+    def run_alone(self, executor, request, _start_ns):
+        return self.run(executor, [request])
+
     def run_one_by_one(self, executor, requests):
         return 1, self.run(executor, requests[:1])
 
@@ -107,8 +110,7 @@ class Stage:
         self.scheduled += 1
         return True
 
-    def ran(self, batch):
-        pass
+    ran_count, last_ran = 0, None  # of the loop
 
 
 def large(count):

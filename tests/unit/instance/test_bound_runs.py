@@ -68,6 +68,10 @@ class Replies:
             request.reply.send(responses.response(index, request.id))
 
 
+class Ordered(Collector):
+    """A reply that stands in for another."""
+
+
 class Stage:
     def __init__(self, model, outputs=OUTPUTS, rows=1):
         self.statistics = ModelStatistics("m", 1)
@@ -82,6 +86,13 @@ class Stage:
         batch = self._batch(numbers)
         self.execution.run(self.model, batch)
         return [self._answer(request.reply.responses) for request in batch]
+
+    def run_alone(self, number, start_ns=2):
+        """Execute a request with this value; what it was answered."""
+        (request,) = self._batch([number])
+        self.execution.run_alone(self.model, request, start_ns)
+        assert request.moments[0] == start_ns
+        return self._answer(request.reply.responses)
 
     def time_of(self, *numbers):
         """Execute a batch; what it took to compute."""
@@ -179,6 +190,26 @@ def test_a_failing_model_stays_bound():
     assert stage.run(1000) == ["ValueError: too large"]
     assert stage.run(2) == [expected(2)]
     assert stage.model.log[2:] == ["bound", "run", "bound"]
+
+
+def test_a_request_alone():
+    stage = Stage(Model())
+    assert [stage.run_alone(number) for number in (1, 2)] == [expected(1), expected(2)]
+    assert stage.run_alone(1000) == "ValueError: too large"
+    assert stage.run_alone(3) == expected(3)
+    assert stage.model.log[2:] == ["bound", "bound", "run", "bound"]  # a failure is tried once more
+    assert stage.executions == {1: 3}
+
+
+def test_a_request_alone_whose_reply_is_another_one():
+    """One that keeps responses in order, for instance: it is answered by itself."""
+    stage = Stage(Model())
+    stage.run_alone(1)
+    (request,) = stage._batch([2])
+    request.reply = Ordered()
+    stage.execution.run_alone(stage.model, request, 2)
+    assert stage._answer(request.reply.responses) == expected(2)
+    assert stage.model.log[2:] == ["run"]
 
 
 def test_of_a_failing_batch_only_one_request_fails():

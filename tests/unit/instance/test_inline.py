@@ -457,7 +457,12 @@ class OneClient:
         polls afterwards."""
         self.now_ns += after_ns
         batch = [SimpleNamespace(reply=SimpleNamespace(connection=client)) for client in clients]
-        self.handle.after_reading(lambda: self.handle.ran(batch))
+
+        def run():
+            self.handle.ran_count += len(batch)
+            self.handle.last_ran = batch[0]
+
+        self.handle.after_reading(run)
         self.loop.iterate()
         return bool(self.loop.ready)
 

@@ -325,7 +325,7 @@ def test_lone_requests_on_the_loop_go_as_the_policy_decides(policy, reasons):
     line.hand_to_loop(lambda: None)
     for rows in (1, 1, 4, 4, 1):
         request = make_request(rows=rows)[0]
-        assert line.start_group([request])
+        assert line.start_alone(request)
         assert (request.state, request.on_cancel) == (State.EXECUTING, None)
     assert [(reason.name, rows) for reason, rows in line.recent] == [
         *zip(reasons, (1, 1, 4, 4, 1), strict=True)
@@ -428,7 +428,7 @@ def test_a_lone_request_does_not_overtake(why):
         line.close()
     elif why == "cancelled":
         request.cancel()
-    assert not line.start_group([request])
+    assert not line.start_alone(request)
     assert request.state is State.NEW
     assert request.queued_ns == 0
 
@@ -439,7 +439,7 @@ def test_a_lone_request_waits_where_a_delay_is_configured():
     full = make_request(rows=4)[0]
     line.enqueue(full)
     assert line.take_now() == ([full], None)
-    assert not line.start_group([make_request(rows=4)[0]])
+    assert not line.start_alone(make_request(rows=4)[0])
     line.enqueue(make_request(rows=1)[0])
     batch, wait_ns = line.take_now()
     assert batch == []

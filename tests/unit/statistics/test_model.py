@@ -23,6 +23,7 @@ from shoal.statistics.model import (
     ModelStatistics,
     Moments,
 )
+from shoal.testing import WAIT_SECS
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
@@ -181,10 +182,48 @@ def test_which_model_was_used_last_does_not_depend_on_the_wall_clock(make_reques
 
 def test_the_last_inference_never_moves_back(make_request):
     epoch_ms = iter([9, 7])
-    counted = ModelStatistics("m", 1, wall_clock=lambda: next(epoch_ms) * 1_000_000)
+    counted = ModelStatistics(
+        "m", 1, clock=lambda: 4, wall_clock=lambda: next(epoch_ms) * 1_000_000
+    )
     for _ in range(2):
         counted.executed([make_request(0, 1)], 1, Moments(1, 2, 3, 4))
-    assert counted.snapshot()["last_inference"] == 9
+        assert counted.last_inference_ms == 9
+
+
+def test_a_lone_request_was_served_when_it_ended_however_late_that_is_read(make_request):
+    now_ns = [4_000_000]
+    counted = ModelStatistics(
+        "m", 1, clock=lambda: now_ns[0], wall_clock=lambda: 70_000_000 + now_ns[0]
+    )
+    counted.executed_alone(make_request(0, 1), (1, 2, 3, 4_000_000))
+    now_ns[0] = 9_000_000
+    assert counted.last_inference_ms == 74
+    assert counted.last_used_ns == 4_000_000
+
+
+def test_threads_count_lone_requests_without_losing_any(make_request):
+    counted, threads, each = ModelStatistics("m", 1), 4, 2_000
+    done = threading.Event()
+
+    def count():
+        for number in range(each):
+            counted.executed_alone(make_request(number, number), (number, number, number, number))
+
+    def read():
+        while not done.is_set():
+            counted.read()
+
+    workers = [threading.Thread(target=count) for _ in range(threads)]
+    reader = threading.Thread(target=read)
+    for thread in (*workers, reader):
+        thread.start()
+    for thread in workers:
+        thread.join(WAIT_SECS)
+    done.set()
+    reader.join(WAIT_SECS)
+    reading = counted.read()
+    assert reading.success_count == reading.execution_count == threads * each
+    assert reading.histograms.request_duration_ns.count == threads * each
 
 
 def test_failures_count_by_reason_and_leave_the_rest_alone(make_request):
