@@ -12,6 +12,8 @@ from collections import Counter
 
 import psutil
 
+from shoal.errors import Unavailable
+from shoal.ray.cluster import Cluster
 from shoal.testing.server import wait_until
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -56,6 +58,24 @@ def wait_for(condition, what):
             return wait_until(condition, what)
         if time.monotonic() > deadline:
             raise TimeoutError(f"this did not happen: {what}")
+
+
+def start_ray():
+    """A Ray of this machine's own.
+
+    Ray gives its processes 30 seconds to start, which a busy machine may exceed: then once more.
+    """
+    for attempt in (1, 2, 3):
+        before = psutil.Process().children(recursive=True)
+        try:
+            return Cluster("")
+        except Unavailable as error:
+            if attempt == 3 or "timed out during startup" not in str(error):
+                raise
+            for process in set(psutil.Process().children(recursive=True)) - set(before):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+    raise AssertionError
 
 
 class Application:

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import json
 import socket
 import tempfile
@@ -12,6 +13,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from shoal.access.entry import digest_of
 from shoal.client.address import parse
 from shoal.client.codec import RawResponse
 from shoal.client.replicas import read_list
@@ -25,7 +27,7 @@ from shoal.testing import WAIT_SECS
 from shoal.testing.server import running_server
 from shoal.wire.proto import messages
 from tests.support import onnx_models
-from tests.support.keys import bearer, write_keys
+from tests.support.keys import bearer, key_of, write_keys
 from tests.support.repositories import add_onnx
 
 pytestmark = pytest.mark.one_process  # calls of the test reach servers in this process
@@ -44,11 +46,11 @@ class Cluster:
         for id_, server in servers.items():
             self.join(id_, server)
 
-    def join(self, id_, server, calls=0, group="default"):
+    def join(self, id_, server, calls=0, group="default", key=""):
         made = server.server
         ports = made.http_port, made.grpc_port, made.metrics_port
         address = ReplicaAddress(id_, group, "127.0.0.1", *ports)
-        self.directory.heartbeat(address, {"rate": 1.23456}, calls)
+        self.directory.heartbeat(address, {"rate": 1.23456}, calls, key)
         self.loop.run(self.control.join(address), WAIT_SECS)
 
     def call(self, method, path, document=None, headers=None):
@@ -64,11 +66,12 @@ class Cluster:
         is_json = "json" in answer.headers.get("content-type", "")
         return answer.status, json.loads(content) if is_json and content else content
 
-    def call_by_grpc(self, name, /, **fields):
+    def call_by_grpc(self, name, /, metadata=(), **fields):
         kind = getattr(messages, f"{name}Request")
         with grpc.insecure_channel(f"unix:{self.paths[1]}") as channel:
             method = channel.unary_unary(SERVICE + name)
-            answer = method(kind(**fields).SerializeToString(), timeout=WAIT_SECS)
+            body = kind(**fields).SerializeToString()
+            answer = method(body, timeout=WAIT_SECS, metadata=tuple(metadata))
         return getattr(messages, f"{name}Response").FromString(answer)
 
     def close(self):
@@ -271,15 +274,56 @@ def test_the_addresses(cluster, servers):
         }
 
 
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory):
-    """A server that requires keys."""
-    folder = tmp_path_factory.mktemp("keyed")
-    models = folder / "models"
-    models.mkdir()
-    keys = write_keys(folder / "keys", app={}, metrics={"apis": ["metrics"]})
-    with running_server(models, model_control_mode="explicit", api_keys=keys) as running:
-        yield running
+@pytest.fixture
+def run_keyed(tmp_path):
+    """Starts a server that requires keys, with these entries."""
+    add_onnx(tmp_path / "models", "sum", onnx_models.add_sub("INT32"), "max_batch_size: 8")
+    with contextlib.ExitStack() as stack:
+        numbers = itertools.count()
+
+        def run(**entries):
+            keys = write_keys(tmp_path / f"keys{next(numbers)}", **entries)
+            return stack.enter_context(
+                running_server(
+                    tmp_path / "models",
+                    model_control_mode="explicit",
+                    api_keys=keys,
+                    api_key_header="X-Key",
+                )
+            )
+
+        yield run
+
+
+@pytest.fixture
+def keyed(run_keyed):
+    return run_keyed(app={}, metrics={"apis": ["metrics"]})
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-key"])
+def test_calls_are_repeated_after_their_key_has_ended(make_cluster, run_keyed, monkeypatch, header):
+    admin = {"apis": ["model-repository", "logging"]}
+    one = make_cluster(
+        {"first": run_keyed(admin=admin)}, groups=[{"options": ["--api-key-header=X-Key"]}]
+    )
+    key = {header: bearer("admin")["authorization"] if header != "x-key" else key_of("admin")}
+    assert one.call("POST", "/v2/repository/models/sum/load", headers=key)[0] == 200
+    request = messages.LogSettingsRequest()
+    request.settings["log_verbose_level"].uint32_param = 0
+    one.call_by_grpc("LogSettings", settings=request.settings, metadata=key.items())
+    assert key_of("admin") not in one.stored[-1].decode()
+    # The replica has told its server a key of its own, and the ingress with its heartbeats.
+    monkeypatch.setenv("SHOAL_PARENT_KEY_SHA256", digest_of(b"own").hex())
+    second = run_keyed(admin2=admin)
+    with pytest.raises(Unavailable, match="does not know the key"):
+        one.join("second", second, key="wrong")
+    one.directory.forget("second")
+    one.join("second", second, key="own")
+    status, index = one.call(
+        "POST", "/v2/repository/index", headers={"authorization": "Bearer own"}
+    )
+    assert status == 200  # of the second one, which alone has this key
+    assert index == [{"name": "sum", "version": "1", "state": "READY"}]
 
 
 def test_the_addresses_need_a_key_where_replicas_do(make_cluster, keyed, free_ports):

@@ -9,10 +9,12 @@ import psutil
 import pytest
 
 from shoal.client import Client, ConnectionFailed
-from shoal.ray.cluster import Cluster
-from tests.ray.cluster import Application, Clients, wait_for, write_model
+from tests.ray.cluster import Application, Clients, start_ray, wait_for, write_model
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray, which has many
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of Ray, which has many
+    pytest.mark.timeout(300),  # Ray starts ten processes, which a busy machine takes minutes for
+]
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_from_start_to_end(repository, free_ports):
             "metrics_port": 0,
         },
     }
-    cluster = Cluster("")
+    cluster = start_ray()
     try:
         cluster.start(document, "short")
         application = Application("short", http_port, grpc_port)
@@ -78,10 +80,12 @@ def test_from_start_to_end(repository, free_ports):
         for path in ("double", "triple"):
             index = application.call("POST", "/v2/repository/index")[1]
             assert {"name": path, "version": "1", "state": "READY"} in index
-        described = cluster.describe("short")
-        assert described["groups"]["default"]["states"] == {"RUNNING": 2}
-        servers = [p for p in psutil.process_iter() if str(repository) in _words(p)]
-        assert len(servers) == 2
+        # Ray Serve and the system notice the end of the killed one when they get to it.
+        wait_for(
+            lambda: cluster.describe("short")["groups"]["default"]["states"] == {"RUNNING": 2},
+            "Ray Serve counts two replicas",
+        )
+        servers = wait_for(lambda: len(found := _servers(repository)) == 2 and found, "two servers")
         cluster.delete("short")
         assert all(not process.is_running() for process in servers)
     finally:
@@ -100,6 +104,11 @@ def _lost_calls(clients, count):
                 lost.append(str(error))
     assert all("closed the connection before it answered" in text for text in lost), lost
     return len(lost)
+
+
+def _servers(repository):
+    """The processes of the servers of a repository."""
+    return [process for process in psutil.process_iter() if str(repository) in _words(process)]
 
 
 def _words(process):

@@ -6,17 +6,21 @@ key file, JWKS, secret --read--> entries, TokenVerifier --on the event loop--> A
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shoal.access.access import Access
+from shoal.access.caller import ALL
 from shoal.access.entry import KeyEntry
 from shoal.access.key_file import permission_problem, read_keys
 from shoal.access.tokens import TokenSettings, TokenVerifier
 
 logger = logging.getLogger(__name__)
+
+PARENT_KEY = "SHOAL_PARENT_KEY_SHA256"  # an environment variable
 
 Post = Callable[[Callable[[], None]], Any]  # runs a function on the event loop
 AddReload = Callable[[str, Callable[[], None], Iterable[str]], None]  # see `Reloads.add`
@@ -54,10 +58,16 @@ class KeyFiles:
 
     def _read_keys(self) -> list[KeyEntry]:
         if not self._key_file:
-            return []
+            return _parent_entry()
         path = Path(self._key_file)
         entries = read_keys(path)
         problem = permission_problem(path)
         if problem:
             logger.warning("%s", problem)
-        return entries
+        return entries + _parent_entry()
+
+
+def _parent_entry() -> list[KeyEntry]:
+    """The key of the program that holds this server as its child; a file cannot have its name."""
+    digest = os.environ.get(PARENT_KEY, "")
+    return [KeyEntry("parent:", digest, apis=(ALL,), upload=True)] if digest else []

@@ -43,9 +43,10 @@ class Cluster:
             if not address:
                 raise Unavailable(f"Ray cannot be started on this machine: {text}") from None
             raise Unavailable(
-                f"no Ray cluster answers at '{address}'; start one with `ray start --head`, or "
-                f"leave out --address; if one runs, this process may lack its authentication "
-                f"token. Ray says: {text}"
+                f"the Ray cluster at '{address}' cannot be used: {text}. If none runs there, start "
+                f"one with `ray start --head`, or leave out --address. If it asks for a token, set "
+                f"RAY_AUTH_MODE=token here, too, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH unless "
+                f"the token is in ~/.ray/auth_token"
             ) from None
         self._ray: Any = ray
         self._serve: Any = serve

@@ -15,13 +15,13 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import aiohttp
 import grpc  # type: ignore[import-untyped]
 from aiohttp import web
 from google.protobuf.message import DecodeError
 
+from shoal.access.access import AUTHORIZATION
 from shoal.errors import Unavailable
 from shoal.ray import merge
 from shoal.ray.calls import CHANGES_MODEL, Call, Calls, grpc_subject, http_subject
@@ -29,29 +29,19 @@ from shoal.ray.config import ClusterConfig
 from shoal.ray.directory import Directory, ReplicaAddress, State
 from shoal.ray.haproxy import endpoint_of
 from shoal.ray.haproxy_config import CONTROL_METHODS, SERVICE, bracketed
+from shoal.ray.replica_calls import Answer, ReplicaCalls
 from shoal.wire.proto import messages
 
-_CALL_SECS = 600.0  # loads may take long
-_CONNECT_SECS = 5.0
-_CHECK_SECS = 1.0  # for a question about a client's key
+_CHECK_SECS = 2.0  # for a question about keys
 _MOST_BODY_BYTES = 1 << 30  # files of a load
 _MODEL_PATH = re.compile(r"^/v2/(?:repository/)?models/([^/]+)/")
 _DROPPED_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding"}
 )
-_KEPT_HEADERS = ("Content-Type", "WWW-Authenticate", "Retry-After")  # of a replica's answer
 _METADATA = "/v2"  # who may read it may have the addresses
 _NO_REPLICA = "no replica is ready; see /v2/replicas"
 
 logger = logging.getLogger("ray.serve")
-
-
-class Answer(NamedTuple):
-    """What one replica answered over HTTP."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str]
 
 
 class Control:
@@ -67,10 +57,12 @@ class Control:
         self._config = config
         self._directory = directory
         self._store = store
+        named = (option.partition("=") for group in config.groups for option in group.options)
+        own = {value.lower() for name, _, value in named if name == "--api-key-header"}
+        self._secret_headers = {AUTHORIZATION, *own}
         self.calls = Calls()
         self._changing = asyncio.Lock()  # one change at a time, in the same order on all replicas
-        self._channels: dict[str, Any] = {}  # of gRPC, by address
-        self._session: aiohttp.ClientSession | None = None
+        self._calls = ReplicaCalls(directory)
         self._runner: web.AppRunner | None = None
         self._grpc: Any = None
 
@@ -80,10 +72,7 @@ class Control:
         The paths are links to the owner's own sockets: a gRPC server removes its socket when it
         ends, which may be later.
         """
-        self._session = aiohttp.ClientSession(
-            auto_decompress=False,
-            skip_auto_headers=("Accept-Encoding",),
-        )
+        self._calls.start()
         application = web.Application(client_max_size=_MOST_BODY_BYTES)
         application.router.add_route("*", "/{path:.*}", self._http)
         self._runner = web.AppRunner(application, access_log=None)
@@ -112,10 +101,7 @@ class Control:
             await self._grpc.stop(0)
         if self._runner is not None:
             await self._runner.cleanup()
-        for channel in self._channels.values():
-            await channel.close()
-        if self._session is not None:
-            await self._session.close()
+        await self._calls.close()
 
     # ---- replicas
 
@@ -148,28 +134,31 @@ class Control:
             entry = self._directory.find(replica.id)
             if entry is None or entry.address != replica:
                 return
-            answer = await self._ask(replica, "GET", _METADATA, b"", {})
+            answer = await self._calls.ask(replica, "GET", _METADATA, b"", {}, _CHECK_SECS)
             if answer.status >= 500:
                 raise Unavailable(_error_text(answer.body))
             entry.open = answer.status < 400
             last = self.calls.last
+            own = {} if entry.open else {AUTHORIZATION: f"Bearer {entry.key}"}
             for call in self.calls.since(entry.calls):
                 if not call.model or self._group_of(call.model) == replica.group:
-                    await self._repeat(call, replica)
+                    await self._repeat(call, replica, own)
             entry.calls = last
             async with self._changing:  # a call that is being made now reaches it or is repeated
                 if self.calls.last == last:
                     self._directory.joined(replica.id, last)
                     return
 
-    async def _repeat(self, call: Call, replica: ReplicaAddress) -> None:
+    async def _repeat(self, call: Call, replica: ReplicaAddress, own: Mapping[str, str]) -> None:
+        """Make a call again, with headers of our own: the key of its client may have ended."""
+        headers = {**dict(call.headers), **own}
         if call.protocol == "http":
-            answer = await self._ask(replica, "POST", call.path, call.body, dict(call.headers))
+            answer = await self._calls.ask(replica, "POST", call.path, call.body, headers)
             if answer.status >= 400:
                 raise Unavailable(f"{call.path} failed: {_error_text(answer.body)}")
             return
         try:
-            await self._call(replica, call.path, call.body, call.headers)
+            await self._calls.call(replica, call.path, call.body, tuple(headers.items()))
         except grpc.aio.AioRpcError as error:
             raise Unavailable(f"{call.path} failed: {error.details()}") from None
 
@@ -188,8 +177,9 @@ class Control:
         return found
 
     async def _keep(self, call: Call, had: Sequence[ReplicaAddress]) -> None:
-        """Note a call that these replicas have had."""
-        number = self.calls.add(call)
+        """Note a call that these replicas have had, without its key."""
+        headers = tuple(one for one in call.headers if one[0].lower() not in self._secret_headers)
+        number = self.calls.add(call._replace(headers=headers))
         for address in had:
             entry = self._directory.find(address.id)
             if entry is not None and entry.address == address:
@@ -242,7 +232,9 @@ class Control:
             return None
         answer = None
         for entry in sorted(entries, key=lambda entry: entry.state is not State.SERVING):
-            answer = await self._ask(entry.address, "GET", _METADATA, b"", headers, _CHECK_SECS)
+            answer = await self._calls.ask(
+                entry.address, "GET", _METADATA, b"", headers, _CHECK_SECS
+            )
             if answer.status < 400:
                 return None
             if answer.status != 503:
@@ -255,7 +247,7 @@ class Control:
         async with self._changing:
             targets = self._targets(model)
             answers = await asyncio.gather(
-                *(self._ask(one, "POST", path, body, headers) for one in targets)
+                *(self._calls.ask(one, "POST", path, body, headers) for one in targets)
             )
             failed = [
                 (target, answer)
@@ -280,11 +272,14 @@ class Control:
         merged = _merged_as(path)
         if merged is None:  # settings, which are the same everywhere
             return _response(
-                await self._ask(targets[0], request.method, request.path_qs, body, headers)
+                await self._calls.ask(targets[0], request.method, request.path_qs, body, headers)
             )
         headers = {**headers, "Accept-Encoding": "identity"}
         answers = await asyncio.gather(
-            *(self._ask(one, request.method, request.path_qs, body, headers) for one in targets)
+            *(
+                self._calls.ask(one, request.method, request.path_qs, body, headers)
+                for one in targets
+            )
         )
         good = {
             one.id: answer
@@ -302,31 +297,6 @@ class Control:
         if merged == "statistics":
             return web.json_response(merge.statistics(list(documents.values())))
         return web.json_response(merge.index(list(documents.values())))
-
-    async def _ask(
-        self,
-        replica: ReplicaAddress,
-        method: str,
-        path: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        secs: float = _CALL_SECS,
-    ) -> Answer:
-        """One replica's answer; 503 if it cannot be reached."""
-        assert self._session is not None
-        url = f"http://{endpoint_of(replica).http}{path}"
-        try:
-            async with self._session.request(
-                method, url, data=body or None, headers=headers, timeout=_limits(secs)
-            ) as answer:
-                content = await answer.read()
-                found = {
-                    name: answer.headers[name] for name in _KEPT_HEADERS if name in answer.headers
-                }
-                return Answer(answer.status, content, found)
-        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            text = json.dumps({"error": f"the replica cannot be reached: {error}"})
-            return Answer(503, text.encode(), {"Content-Type": "application/json"})
 
     # ---- gRPC
 
@@ -386,7 +356,8 @@ class Control:
     ) -> tuple[list[bytes], list[tuple[str, CallFailed]]]:
         """The answers of the replicas that gave one, and the errors of the others."""
         results = await asyncio.gather(
-            *(self._call(one, path, body, metadata) for one in targets), return_exceptions=True
+            *(self._calls.call(one, path, body, metadata) for one in targets),
+            return_exceptions=True,
         )
         answers, failed = [], []
         for target, result in zip(targets, results, strict=True):
@@ -397,34 +368,6 @@ class Control:
             elif isinstance(result, BaseException):
                 raise result
         return answers, failed
-
-    async def _call(
-        self,
-        replica: ReplicaAddress,
-        path: str,
-        body: bytes,
-        metadata: Sequence[tuple[str, str]],
-    ) -> bytes:
-        address = endpoint_of(replica).grpc
-        channel = self._channels.get(address)
-        if channel is None:
-            await self._close_unused_channels()
-            limit = [("grpc.max_receive_message_length", -1)]
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=limit)
-        answer: bytes = await channel.unary_unary(path)(
-            body, metadata=tuple(metadata), timeout=_CALL_SECS
-        )
-        return answer
-
-    async def _close_unused_channels(self) -> None:
-        """Close those to replicas that are not there any more."""
-        used = {endpoint_of(entry.address).grpc for entry in self._directory}
-        for address in [one for one in self._channels if one not in used]:
-            await self._channels.pop(address).close()
-
-
-def _limits(secs: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=secs, sock_connect=_CONNECT_SECS)
 
 
 def _own_path(path: Path, owner: str) -> Path:

@@ -50,6 +50,7 @@ class Entry:
     metrics: Mapping[str, float] = field(default_factory=dict)
     calls: int = 0  # the number of the last control call that it has had
     open: bool = False  # whether its server is known to need no key
+    key: str = ""  # that its server takes from us
 
 
 class Directory:
@@ -77,11 +78,12 @@ class Directory:
         return self._entries.get(id_)
 
     def heartbeat(
-        self, address: ReplicaAddress, metrics: Mapping[str, float], calls: int = 0
+        self, address: ReplicaAddress, metrics: Mapping[str, float], calls: int = 0, key: str = ""
     ) -> bool:
         """Note a replica; True if it has to join: it is new, was lost, or has other ports.
 
-        `calls` is the number of the last control call that it knows to have had.
+        `calls` is the number of the last control call that it knows to have had, `key` one that its
+        server takes for any call.
         """
         entry = self._entries.get(address.id)
         if entry is not None and entry.state is State.LEAVING:
@@ -90,7 +92,7 @@ class Directory:
             for id_, other in list(self._entries.items()):
                 if _place(other.address) == _place(address):  # that one has ended
                     del self._entries[id_]
-            entry = Entry(address, State.JOINING, self._clock(), metrics, calls)
+            entry = Entry(address, State.JOINING, self._clock(), metrics, calls, key=key)
             self._entries[address.id] = entry
             self.version += 1
             return True

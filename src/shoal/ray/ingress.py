@@ -86,16 +86,16 @@ class Ingress:
     # ---- called by replicas
 
     async def heartbeat(
-        self, address: dict[str, Any], metrics: dict[str, float], calls: int
+        self, address: dict[str, Any], metrics: dict[str, float], calls: int, key: str = ""
     ) -> dict[str, Any]:
-        """Note a replica and the number of the last control call that it has had.
+        """Note a replica, the number of the last control call that it has had, and its key.
 
         Returns that number as it is now, and the seconds after which to call again.
         """
         if not self._is_owner():
             return {"next_secs": _MOVED_SECS, "calls": calls}
         replica = ReplicaAddress(**address)
-        if self._directory.heartbeat(replica, metrics, calls):
+        if self._directory.heartbeat(replica, metrics, calls, key):
             task = asyncio.ensure_future(self._join(replica))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import threading
 import time
 from typing import Any
 
+from shoal.access.entry import digest_of
+from shoal.access.files import PARENT_KEY
 from shoal.errors import Unavailable
 from shoal.ray import readings
 from shoal.ray.config import GroupConfig, from_dict
@@ -51,9 +54,11 @@ class Replica:
         self._reading = readings.IDLE
         self._sample: readings.Sample | None = None
         self._calls = 0  # the number of the last control call that the server has had
+        self._key = secrets.token_urlsafe()  # with which the ingress repeats control calls
         self._server = ServerProcess(
             config.repository,
             options_of(self._group),
+            {PARENT_KEY: digest_of(self._key.encode()).hex()},
             exit_timeout_secs=self._group.exit_timeout_secs,
             drain_secs=self._group.drain_secs,
         )
@@ -144,7 +149,8 @@ class Replica:
         """Call the ingress; returns the seconds after which to do it again."""
         address, metrics = self._address()._asdict(), self._reading.as_metrics()
         try:
-            answer = self._call("heartbeat", address, metrics, self._calls, secs=_CALL_SECS)
+            words = address, metrics, self._calls, self._key
+            answer = self._call("heartbeat", *words, secs=_CALL_SECS)
         except Exception as error:  # noqa: BLE001 - it starts, or is being replaced
             logger.debug("the ingress does not answer: %s", error)
             return _RETRY_SECS
