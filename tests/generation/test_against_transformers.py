@@ -1,4 +1,4 @@
-"""Token by token what transformers generates: the exported files, alone and in company."""
+"""Token by token what transformers generates: the exported files, alone and in batches."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_openai_routes_speak_to_a_text_model(server):
         assert [model.id for model in client.models.list()] != ["captions"]
 
 
-# ---- company
+# ---- several requests at once
 
 
 def limit(folder, rows):

@@ -44,7 +44,7 @@ def shoal(*words):
 
 
 def shoal_alone(*words):
-    """The same in a process of its own, where nobody has set up any logging."""
+    """The same in a process of its own, where logging is not set up."""
     command = [sys.executable, "-W", "error", "-m", "shoal", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -337,7 +337,7 @@ def test_pages_that_may_not_call(repository, running):
             server.get("/v2", stranger),
             server.call("OPTIONS", "/v2/models/echo/infer", headers=stranger).response(),
             server.get("/v2"),
-            running.get("/v2", {"Origin": HOME}),  # nobody asked for CORS there
+            running.get("/v2", {"Origin": HOME}),  # CORS is not enabled there
         ):
             assert answer.status in (200, 204)
             assert not any(name.startswith("access-control") for name in answer.headers)

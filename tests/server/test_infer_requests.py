@@ -142,7 +142,7 @@ def test_outputs_come_as_requested(running):
 
 
 def test_what_is_named_decides_its_own_form(running):
-    """`binary_data_output` is for outputs that nobody named."""
+    """`binary_data_output` is for outputs that the request does not name."""
     answer = sum_of(1, binary_data_output=True).want("OUTPUT0").send(running, "sum")
     assert "data" in answer.json["outputs"][0]
 

@@ -116,7 +116,7 @@ def test_it_serves_both_protocols_until_the_block_ends():
 
 
 def test_no_thread_is_left():
-    """In a process of its own, so that nobody else's threads are counted."""
+    """In a process of its own, so that only its threads are counted."""
     program = """
 import threading, shoal
 from collections.abc import AsyncIterator

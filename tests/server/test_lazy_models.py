@@ -227,7 +227,7 @@ class TestFirstUse:
             calls = [infer(number).call(running, "a") for number in range(20)]
             calls += [running.call("GET", "/v2/models/a/config")]
             assert fake.loading.acquire(timeout=WAIT_SECS)
-            assert running.get("/v2/health/ready").status == 200  # nobody else waits
+            assert running.get("/v2/health/ready").status == 200  # no other request waits
             assert row(running, "a")["state"] == "LOADING"
             fake.load_gate.set()
             answers = [call.response() for call in calls]
@@ -371,7 +371,7 @@ class TestModelsOfModels:
             assert sorted(fake.names) == ["first", "second"]  # both are still there
             assert running.unload("first").status == 200
             assert running.load("second").status == 200
-            assert loaded(running) == ["second"]  # nobody has asked for the ensemble
+            assert loaded(running) == ["second"]  # no request was for the ensemble
 
     def test_a_model_alone_does_not_bring_its_ensemble_back(self, repository, fake, serve):
         add_model(repository, "both", ENSEMBLE)

@@ -1,4 +1,4 @@
-"""Many clients at once: no request is lost, and nobody gets what belongs to somebody else."""
+"""Many clients at once: no request is lost, and each client gets the responses to its own."""
 
 import asyncio
 import json

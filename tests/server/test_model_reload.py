@@ -187,7 +187,7 @@ def test_a_broken_version_that_was_replaced_is_forgotten(repository, running):
 
 @pytest.mark.parametrize("config", ["}", "version_policy { specific { versions: 9 } }", None])
 def test_a_model_that_failed_can_be_given_up(repository, running, config):
-    """Unloading it says that nobody waits for it: the server is ready again."""
+    """Unloading it says that no client needs it: the server is ready again."""
     add_model(repository, "echo", config, {"1/model.onnx": b"no model"})
     assert running.load("echo").status in (400, 500)
     assert running.get("/v2/health/ready").status == 400
@@ -253,7 +253,7 @@ def test_unload_answers_what_is_queued(repository, running, fake):
 @pytest.mark.parametrize("action", ["unload", "load"])
 @pytest.mark.parametrize("mode", EXECUTION_MODES)
 def test_a_batch_that_is_still_filling_is_not_lost(repository, running, mode, action):
-    """Requests that wait for company are run when the model goes or is replaced."""
+    """Requests that wait for a larger batch are run when the model is unloaded or replaced."""
     config = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 60000000 }"
     folder = add_onnx(repository, "sum", onnx_models.plus(1), config + execution(mode))
     check_empty(running.load("sum"))

@@ -102,7 +102,7 @@ def timeouts(action="REJECT", default_us=0, override=False):
 
 
 def test_a_request_that_waits_too_long_is_rejected(serve_held, fake):
-    """While the only instance works, so nobody but the clock could have noticed."""
+    """While the only instance is busy: only the timer can notice it."""
     with serve_held(levels(100_000)) as running:
         first = hold(running, fake)  # it may wait as long as it likes
         answer = ask(running, 1, priority=2).response()

@@ -72,8 +72,8 @@ def flags(server, protocol):
 
 
 @pytest.fixture
-def nobody():
-    """A port where nobody listens; it is held, or somebody else might get it."""
+def unused_port():
+    """A port where no server listens; it is held, or another program might get it."""
     with socket.socket() as held:
         held.bind((HERE, 0))
         yield held.getsockname()[1]
@@ -148,8 +148,8 @@ def test_a_server_that_stops_during_a_question(server, asker):
     assert len(calls) == 2  # on a fresh connection, too
 
 
-def test_no_server_is_running(nobody):
-    port = nobody
+def test_no_server_is_running(unused_port):
+    port = unused_port
     with pytest.raises(
         ConnectionFailed, match=f"no server answers at {HERE}:{port}; is it running"
     ):
@@ -169,16 +169,16 @@ def test_something_else_is_there(server):
         asker.ask(SEA)
 
 
-def test_tcp_is_tried_first_then_http(server, monkeypatch, nobody):
+def test_tcp_is_tried_first_then_http(server, monkeypatch, unused_port):
     monkeypatch.setattr("shoal.ask.askers.TCP_PORT", server.tcp_port)
     monkeypatch.setattr("shoal.ask.askers.HTTP_PORT", server.http_port)
     settings = {"port": None, "http": "", "model": "", "timeout_secs": 20.0}
     with contextlib.closing(find(HERE, **settings)) as asker:
         assert isinstance(asker, TcpAsker)
-    monkeypatch.setattr("shoal.ask.askers.TCP_PORT", nobody)
+    monkeypatch.setattr("shoal.ask.askers.TCP_PORT", unused_port)
     with contextlib.closing(find(HERE, **settings)) as asker:
         assert isinstance(asker, HttpAsker)
-    monkeypatch.setattr("shoal.ask.askers.HTTP_PORT", nobody)
+    monkeypatch.setattr("shoal.ask.askers.HTTP_PORT", unused_port)
     with pytest.raises(ConnectionFailed, match=r"\(TCP\) or .* \(HTTP\) of .*; is it running"):
         find(HERE, **settings)
 
@@ -507,10 +507,10 @@ def test_responses_that_come_too_late(server, stress, monkeypatch):
     assert re.search(r"[1-3] times: no answer within 0\.1 s", out)
 
 
-def test_nobody_to_measure(stress, nobody):
-    code, out, err = stress("--host", HERE, "--port", nobody)
+def test_no_server_to_measure(stress, unused_port):
+    code, out, err = stress("--host", HERE, "--port", unused_port)
     assert (code, out) == (1, "")
-    assert f"no server answers at {HERE}:{nobody}" in err
+    assert f"no server answers at {HERE}:{unused_port}" in err
 
 
 class StressListener:

@@ -355,7 +355,7 @@ def test_the_server_minds_stop_sequences(client, models, stream):
         assert answer.choices[0].text == "A B"
         end = answer.choices[0].finish_reason
     assert end == "stop"
-    assert models.cancelled.wait(WAIT_SECS)  # nobody needs the rest
+    assert models.cancelled.wait(WAIT_SECS)  # no client needs the rest
 
 
 def test_the_server_minds_the_length_where_the_model_does_not(client, models):

@@ -54,7 +54,7 @@ def test_the_health_check_finds_the_options_of_the_server(program, command_lines
         ("--https-cert=c --https-key=k --https-client-ca=a", ("listens", "0.0.0.0", 8000)),
         ("--allow-http=false", ("listens", "0.0.0.0", 8001)),
         ("--allow-http=false --allow-grpc=false --allow-sagemaker", ("listens", "0.0.0.0", 8080)),
-        ("--http-port=0 --allow-grpc=false", None),  # nobody can know the port
+        ("--http-port=0 --allow-grpc=false", None),  # the port cannot be known
     ],
 )
 def test_which_port_the_health_check_asks(program, monkeypatch, options, asked):

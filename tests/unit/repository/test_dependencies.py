@@ -375,7 +375,7 @@ class TestUnloading:
         world.load("pipe")
         world.unload("pipe")
         assert world.ready("a", "b", "pipe") == [True, True, False]
-        world.load("a")  # nobody asked for the ensemble again
+        world.load("a")  # the ensemble was not requested again
         assert world.ready("pipe") == [False]
 
     def test_unload_dependents_takes_the_models_along(self, world):

@@ -247,7 +247,7 @@ def test_such_a_model_sees_fillers():
     assert world.statistics.read().success_count == 3
 
 
-def test_errors_for_fillers_are_nobodys():
+def test_errors_for_fillers_reach_no_client():
     def answer(pending):
         if not pending.request.inputs["READY"].array.item():
             pending.send(error=InvalidArgument("not ready"))

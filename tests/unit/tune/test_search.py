@@ -215,7 +215,7 @@ def test_the_watcher_sees_every_measurement(simulated, bench, space):
             False,
         ),  # perhaps because it waited
         (ConfigPoint(8, 200, 1, 1), 8, 6, ConfigPoint(8, 1000, 1, 1), False),  # not always full
-        (ConfigPoint(8, 0, 1, 1), 0, 0, ConfigPoint(8, 0, 1, 1), False),  # nobody counted
+        (ConfigPoint(8, 0, 1, 1), 0, 0, ConfigPoint(8, 0, 1, 1), False),  # nothing was counted
     ],
 )
 def test_what_a_measurement_implies(measured, peak, mean, asked, same):

@@ -14,7 +14,7 @@ from shoal.tasks.texts.rows import PORTION, portions
     ("lengths", "most", "groups"),
     [
         ([5], 32, [[0]]),
-        ([9, 200, 8, 8, 9], 32, [[2, 3, 0, 4], [1]]),  # a long one is nobody's company
+        ([9, 200, 8, 8, 9], 32, [[2, 3, 0, 4], [1]]),  # a long one is a group by itself
         ([8] * 5, 2, [[0, 1], [2, 3], [4]]),  # full
         ([3, 4, 5], 32, [[0, 1], [2]]),  # one token more will do
         ([80, 90, 91], 32, [[0, 1], [2]]),  # an eighth more will do
