@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -107,24 +108,6 @@ def _inside(path: str) -> PurePosixPath:
     return relative
 
 
-def _on_cpus_if_it_must(config: ModelConfig, backend: Backend, file: str) -> ModelConfig:
-    """The config with KIND_CPU for KIND_AUTO if the backend cannot use GPUs, with a warning."""
-    reason = backend.why_not_on_gpus()
-    groups = config.instance_group or (ModelInstanceGroup(name=config.name),)
-    if not reason or all(group.kind != "KIND_AUTO" for group in groups):
-        return config
-    logger.warning("%s: the model runs on the CPU although there is a GPU: %s", file, reason)
-    return dataclasses.replace(
-        config,
-        instance_group=tuple(
-            dataclasses.replace(group, kind="KIND_CPU", gpus=())
-            if group.kind == "KIND_AUTO"
-            else group
-            for group in groups
-        ),
-    )
-
-
 def prepare(
     name: str, folder: Path, settings: PreparationSettings, override: Override | None
 ) -> ModelSpec:
@@ -146,6 +129,60 @@ def prepare(
     own = _own_config(name, folder, settings, code) if sent else None
     rules.check_files(config, file=file, own=own)
     agents.run(config, folder, file=file)
+    versions = _select_versions(name, folder, config, code)
+    first = next(iter(versions.values()))
+    config = normalise.infer_backend(config, _names(first), file=file)
+    backend = code.backend if code is not None else None
+    if backend is None and config.platform != ensembles.PLATFORM:
+        with _unreadable(versions, ShoalError):  # as in Triton, the versions fail, not the config
+            backend = settings.backends.get(
+                config.backend or config.platform, file=file, runtime=config.runtime, model=name
+            )
+    backend = with_isolation(backend, config, settings.isolation, file)
+    backend_settings = _settings_of(settings, config.backend, backend)
+    if backend is not None and backend.code_folder is not None:
+        config = dataclasses.replace(config, runtime=PYTHON_RUNTIME)
+    if settings.auto_complete and backend is not None:
+        with _unreadable(versions, Exception), initialising_with(backend, name):
+            config = backend.complete(config, folder, first, backend_settings)
+        config = normalise.normalise(config, directory_name=name, file=file)
+    rules.check(config, file=file)
+    with _unreadable(versions, ConfigError):  # the config is right, this machine lacks a GPU
+        config = _place(config, backend, settings, file)
+    spec = ModelSpec(
+        name=name,
+        folder=folder,
+        config=config,
+        backend=backend,
+        version_folders=versions,
+        fingerprints=fingerprints(folder, versions, backend)
+        if code is None
+        else dict.fromkeys(versions, code.fingerprint),
+        settings=backend_settings,
+        cores=device.available_cores(),
+        context=settings,
+        bare_file=code.bare_file if code is not None else None,
+    )
+    _warn(spec, file)
+    if backend is None:
+        assert settings.models is not None
+        return ensembles.prepared(spec, settings.models.seen_from(settings.namespace), file=file)
+    return spec
+
+
+@contextmanager
+def _unreadable(versions: Iterable[int], error: type[Exception]) -> Iterator[None]:
+    """Such an error means that these versions cannot be read."""
+    try:
+        yield
+    except error as cause:
+        raise UnreadableModel(list(versions)) from cause
+
+
+def _select_versions(
+    name: str, folder: Path, config: ModelConfig, code: FolderlessModel | None
+) -> dict[int, Path]:
+    """The folders of the versions to load, of which there is at least one."""
     available = layout.version_folders(folder) if code is None else code.versions
     if ensembles.is_ensemble(config):
         available = ensembles.version_folders(available, folder)
@@ -157,62 +194,41 @@ def prepare(
         )
     for version in wanted:
         _check_readable(name, version, available[version])
-    first = available[wanted[0]]
-    config = normalise.infer_backend(config, _names(first), file=file)
-    backend = code.backend if code is not None else None
-    if backend is None and config.platform != ensembles.PLATFORM:
-        try:
-            backend = settings.backends.get(
-                config.backend or config.platform, file=file, runtime=config.runtime, model=name
-            )
-        except ShoalError as error:  # as in Triton, the versions fail and not the config
-            raise UnreadableModel(wanted) from error
-    backend = with_isolation(backend, config, settings.isolation, file)
-    backend_settings = _settings_of(settings, config.backend, backend)
-    if backend is not None and backend.code_folder is not None:
-        config = dataclasses.replace(config, runtime=PYTHON_RUNTIME)
-    if settings.auto_complete and backend is not None:
-        try:
-            with initialising_with(backend, name):
-                config = backend.complete(config, folder, first, backend_settings)
-        except Exception as error:
-            raise UnreadableModel(wanted) from error
-        config = normalise.normalise(config, directory_name=name, file=file)
-    rules.check(config, file=file)
+    return {version: available[version] for version in wanted}
+
+
+def _place(
+    config: ModelConfig, backend: Backend | None, settings: PreparationSettings, file: str
+) -> ModelConfig:
+    """The config with its instances on devices of this machine."""
     gpus = device.gpus() if backend is None or backend.uses_gpus else ()
     if gpus and backend is not None:
         config = _on_cpus_if_it_must(config, backend, file)
-    try:
-        config = normalise.resolve_instance_groups(
-            config,
-            default_cpu_count=1 if backend is None else backend.default_cpu_instances,
-            gpus=gpus,
-            gpu_fallback_cpu=settings.gpu_fallback_cpu,
-            file=file,
-        )
-    except ConfigError as error:  # the config is right, this machine lacks a GPU
-        raise UnreadableModel(wanted) from error
-    spec = ModelSpec(
-        name=name,
-        folder=folder,
-        config=config,
-        backend=backend,
-        version_folders={version: available[version] for version in wanted},
-        fingerprints=fingerprints(
-            folder, {version: available[version] for version in wanted}, backend
-        )
-        if code is None
-        else dict.fromkeys(wanted, code.fingerprint),
-        settings=backend_settings,
-        cores=device.available_cores(),
-        context=settings,
-        bare_file=code.bare_file if code is not None else None,
+    return normalise.resolve_instance_groups(
+        config,
+        default_cpu_count=1 if backend is None else backend.default_cpu_instances,
+        gpus=gpus,
+        gpu_fallback_cpu=settings.gpu_fallback_cpu,
+        file=file,
     )
-    _warn(spec, file)
-    if backend is None:
-        assert settings.models is not None
-        return ensembles.prepared(spec, settings.models.seen_from(settings.namespace), file=file)
-    return spec
+
+
+def _on_cpus_if_it_must(config: ModelConfig, backend: Backend, file: str) -> ModelConfig:
+    """The config with KIND_CPU for KIND_AUTO if the backend cannot use GPUs, with a warning."""
+    reason = backend.why_not_on_gpus()
+    groups = config.instance_group or (ModelInstanceGroup(name=config.name),)
+    if not reason or all(group.kind != "KIND_AUTO" for group in groups):
+        return config
+    logger.warning("%s: the model runs on the CPU although there is a GPU: %s", file, reason)
+    return dataclasses.replace(
+        config,
+        instance_group=tuple(
+            dataclasses.replace(group, kind="KIND_CPU", gpus=())
+            if group.kind == "KIND_AUTO"
+            else group
+            for group in groups
+        ),
+    )
 
 
 def _warn(spec: ModelSpec, file: str) -> None:
