@@ -77,7 +77,7 @@ class ReceiveMark:
     __slots__ = ("_marks", "_not_before", "_pause_secs", "_socket", "size")
 
     def __init__(self, marks: ReceiveMarks, own: socket.socket | None) -> None:
-        """`own` is closed by somebody else; None: there is no mark."""
+        """`own` is closed by the caller; None: there is no mark."""
         self.size = 0  # 0: everything is read as it arrives
         self._marks = marks
         self._socket = own
