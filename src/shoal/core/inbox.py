@@ -1,7 +1,7 @@
 """From any thread to the event loop: responses, many to a wake-up.
 
 worker thread --send--> LoopInbox --one wake-up per batch--> event loop --> frontend
-event loop    --send--> LoopInbox --at once, or at `release`---------> frontend
+event loop    --send--> LoopInbox --at once--------------------------> frontend
 
 A model that streams faster than the loop sends neither keeps the loop from its other work nor fills
 the memory: the loop takes a part in each iteration, and the model's thread is slowed down.
@@ -45,35 +45,19 @@ class LoopInbox:
         self._loop_thread = threading.get_ident()
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._wake_pending = False
-        self._held: list[tuple[Callable[[Any], None], Any]] | None = None
 
-    def hold(self) -> None:
-        """Keep responses that the loop's thread makes, until `release`. Only on that thread.
-
-        A client that sleeps is woken by each write, which costs more than the write. So responses
-        that are made one after the other are written together, to clients that are awake by then.
-        """
-        if self._held is None:
-            self._held = []
-
-    def release(self) -> None:
-        """Deliver what was held."""
-        held, self._held = self._held, None
-        for deliver, response in held or ():
-            deliver(response)
+    def here(self) -> bool:
+        """Whether this is the loop's thread."""
+        return threading.get_ident() == self._loop_thread
 
     def post(self, deliver: Callable[[Answer], None], response: Answer) -> None:
-        """Have the loop call `deliver(response)`: soon, or at once when this is its thread and
-        nothing is held.
+        """Have the loop call `deliver(response)`: soon, or at once when this is its thread.
 
         After the loop has closed the response is dropped.
         """
         waiting = self._waiting
         if threading.get_ident() == self._loop_thread and not waiting:
-            if self._held is None:
-                deliver(response)
-            else:
-                self._held.append((deliver, response))
+            deliver(response)
             return
         waiting.append((deliver, response))
         if not self._wake_pending:  # a lost race costs one spare wake-up, never a lost response

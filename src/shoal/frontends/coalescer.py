@@ -52,6 +52,8 @@ class Coalescer(ABC):
         self._as_error = as_error
         self._decoupled_error = decoupled_error
         self._scheduled = False
+        # What the loop's thread has computed while it submits groups, to be written together.
+        self._held: list[tuple[PlannedResponses, Sequence[PlannedRequest]]] | None = None
 
     # ---- in
 
@@ -92,21 +94,30 @@ class Coalescer(ABC):
     def _submit_groups(
         self, groups: dict[RequestTemplate, tuple[Any, list[PlannedRequest]]]
     ) -> None:
-        """Submit several groups, and write the responses of those that run at once together."""
-        inbox = self.inbox
+        """Submit several groups, and write the responses of those that run at once together.
+
+        A client that sleeps is woken by each write, which costs more than the write. So responses
+        that are made one after the other are written to clients that are awake by then.
+        """
         now_ns = time.monotonic_ns
         until_ns = now_ns() + _MOST_HELD_NS
-        inbox.hold()
+        held: list[tuple[PlannedResponses, Sequence[PlannedRequest]]] = []
+        self._held = held
         try:
             for template, (model, requests) in groups.items():
                 if requests:
                     self._submit_group(template, model, requests)
                 if now_ns() > until_ns:
-                    inbox.release()
-                    inbox.hold()
+                    self._write_held(held)
                     until_ns = now_ns() + _MOST_HELD_NS
         finally:
-            inbox.release()
+            self._held = None
+            self._write_held(held)
+
+    def _write_held(self, held: list[tuple[PlannedResponses, Sequence[PlannedRequest]]]) -> None:
+        for batch in held:
+            self._write_batch(batch)
+        held.clear()
 
     def submit_large(self) -> None:
         """Submit the group of the last request, if such requests run one by one anyway: while its
@@ -143,7 +154,11 @@ class Coalescer(ABC):
 
     def send_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """Answer the requests of a batch, from any thread."""
-        self.inbox.post(self._write_batch, (responses, requests))
+        held = self._held
+        if held is not None and self.inbox.here():
+            held.append((responses, requests))
+        else:
+            self.inbox.post(self._write_batch, (responses, requests))
 
     def _write_batch(self, batch: tuple[PlannedResponses, Sequence[PlannedRequest]]) -> None:
         """Answer, on the loop. Never raises: other responses wait behind it."""

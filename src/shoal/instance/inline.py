@@ -231,6 +231,7 @@ class LoopInstance:
         "_executor",
         "_groups_to_queue",
         "_handle",
+        "_is_measured",
         "_last_iteration",
         "_placement",
         "_repoll",
@@ -252,6 +253,7 @@ class LoopInstance:
     ) -> None:
         self._handle = handle
         self._batcher = batcher
+        self._is_measured = batcher.measures_executions
         self._execution = execution
         self._run_batch = execution.run
         self._run_alone = execution.run_alone
@@ -294,28 +296,30 @@ class LoopInstance:
         if self._scheduled:
             return False
         begun_ns = 0
+        count = len(requests)
         if not handle.sockets_are_read:
-            if len(requests) > 1 or handle.early_ns > _MOST_EARLY_NS or not runs_apart(requests):
+            if count > 1 or handle.early_ns > _MOST_EARLY_NS or not runs_apart(requests):
                 return False
             begun_ns = time.monotonic_ns()
         else:
-            if self._last_iteration == handle.iteration:  # the second group: one batch is better
+            iteration = handle.iteration
+            if self._last_iteration == iteration:  # the second group: one batch is better
                 self._groups_to_queue = _QUEUED_GROUPS
-            self._last_iteration = handle.iteration
+            self._last_iteration = iteration
             if self._groups_to_queue:
                 self._groups_to_queue -= 1
                 return False
             # A repoll is for a model with many requests: not beside others that have just run.
             if not handle.ran_count and self._repoll.is_due():
                 return False
-            if len(requests) > 1 and runs_apart(requests):
+            if count > 1 and runs_apart(requests):
                 return False
         batcher = self._batcher
+        request = requests[0]
         with self._executing:
             if self._stopped:
                 return False
-            if len(requests) == 1:
-                request = requests[0]
+            if count == 1:
                 if not batcher.start_alone(request):
                     return False
                 self.busy_with = 1
@@ -323,15 +327,16 @@ class LoopInstance:
             else:
                 if not batcher.start_group(requests):
                     return False
-                self.busy_with = len(requests)
+                self.busy_with = count
                 took = self._run_batch(self._executor, requests)
-            batcher.finished(requests)
+            if self._is_measured:
+                batcher.finished(requests)
             mode = self._placement.observe(*took)
             self.busy_with = 0
         if begun_ns:
             handle.early_ns += time.monotonic_ns() - begun_ns
-        handle.ran_count += len(requests)
-        handle.last_ran = requests[0]
+        handle.ran_count += count
+        handle.last_ran = request
         if mode is THREADS:
             batcher.hand_to_instances()
         return True

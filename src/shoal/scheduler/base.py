@@ -47,6 +47,7 @@ class Scheduler(Protocol):
 
     recent: deque[tuple[Reason, int]]  # of the last batches: the reason and the rows
     instances_linger: bool  # whether an instance that is stopped may have to continue for a while
+    measures_executions: bool  # whether it has to know what those of the event loop cost
     runs_one_by_one: bool  # whether `take_now` returns requests that are executed one by one
 
     def pending(self) -> int:

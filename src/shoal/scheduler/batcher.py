@@ -75,7 +75,8 @@ class Batcher:
         admission = queue.admission
         self._batches_grow = policy.batches_grow
         single = isinstance(policy, SingleRequestPolicy)
-        self.runs_one_by_one = single and admission is None  # which measures each execution
+        self.measures_executions = admission is not None
+        self.runs_one_by_one = single and admission is None
         self._queue = queue
         self._cutter = BatchCutter(policy, queue, hold_until=hold_until, concurrent=concurrent)
         self.recent = self._cutter.recent

@@ -58,6 +58,7 @@ class SequenceBatcher:
     """One model's sequences. What it accepts is served, or answered through `on_dropped`."""
 
     instances_linger = True  # one that is stopped keeps its sequences until they end
+    measures_executions = True
     runs_one_by_one = False
 
     def __init__(

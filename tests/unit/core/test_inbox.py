@@ -40,27 +40,6 @@ def test_responses_arrive_in_order():
     assert asyncio.run(run()) == list(range(1000))
 
 
-def test_responses_of_the_loop_are_held_until_they_are_released():
-    async def run():
-        inbox = LoopInbox(asyncio.get_running_loop())
-        found = []
-        inbox.hold()
-        inbox.post(found.append, 1)
-        inbox.hold()  # once more changes nothing
-        inbox.post(found.append, 2)
-        on_thread(inbox.post, found.append, 3)
-        inbox.post(found.append, 4)  # behind that of the other thread
-        assert found == []
-        inbox.release()
-        assert found == [1, 2]
-        await iterations(3)
-        inbox.post(found.append, 5)
-        inbox.release()
-        return found
-
-    assert asyncio.run(run()) == [1, 2, 3, 4, 5]
-
-
 def test_a_stream_that_never_ends_leaves_the_loop_its_turn():
     """Each response is followed by the next before it has been delivered."""
 

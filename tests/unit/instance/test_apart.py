@@ -89,7 +89,7 @@ class Stage:
     def run_one_by_one(self, executor, requests):
         return 1, self.run(executor, requests[:1])
 
-    runs_one_by_one = False  # from here on as a batcher
+    measures_executions, runs_one_by_one = True, False  # from here on as a batcher
 
     def pending(self):
         return len(self.batches)
