@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from operator import sub
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from shoal.core.request import Request
@@ -31,10 +30,11 @@ from shoal.errors import (
 )
 from shoal.statistics.cache import CacheCounts
 from shoal.statistics.histogram import Histogram, HistogramReading
+from shoal.statistics.ledger import Account, ExecutionLedger
 from shoal.statistics.summary import DurationSummary, SummaryReading
 from shoal.statistics.task import TaskStatistics
 
-_MOST_LONE = 16  # executions that are not counted yet
+_MOST_ACCOUNTS = 16  # of one model in the ledger; other sizes of executions are counted at once
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 
 # A request to a small model takes some 100 µs, one to a large model seconds: three buckets per
@@ -44,6 +44,7 @@ DURATION_EDGES_NS: tuple[int, ...] = (
     *(1 * _MS, 2_500 * _US, 5 * _MS, 10 * _MS, 25 * _MS, 50 * _MS, 100 * _MS, 250 * _MS, 500 * _MS),
     *(1 * _S, 2_500 * _MS, 5 * _S, 10 * _S, 30 * _S),
 )
+_ledger = ExecutionLedger(DURATION_EDGES_NS)
 BATCH_SIZE_EDGES: tuple[int, ...] = tuple(2**power for power in range(11))  # 1 … 1024 rows
 FIRST_RESPONSE_FAMILY = "nv_inference_first_response_histogram_ms"
 FIRST_RESPONSE_EDGES_MS: tuple[float, ...] = (100, 500, 2000, 5000)  # Triton's
@@ -178,10 +179,8 @@ class ModelStatistics:
     __slots__ = (
         "__dict__",
         "_clock",
-        "_keeps_lone",
-        "_last_inference_ns",
+        "_last_account",
         "_lock",
-        "_lone",
         "_wall_clock",
     )
 
@@ -249,11 +248,11 @@ class ModelStatistics:
         if first_response_edges_ms:
             # In whole milliseconds, as Triton counts them.
             self._first_response = Histogram(sorted(first_response_edges_ms))
-        # Executions of one request, to be counted several at a time, and before anything is read:
-        # with many models, what is counted is in no cache of the processor. Start, queued, the
-        # request's rows, those of the execution, moments and end. Added to without the lock.
-        self._lone: list[tuple[int, int, int, int, tuple[int, int, int, int], int]] = []
-        self._keeps_lone = self._summaries is None and self._first_response is None
+        # Executions of one request are counted in the ledger, by their rows, and here before
+        # anything is read: with many models, what is counted is in no cache of the processor.
+        self._uses_ledger = self._summaries is None and self._first_response is None
+        self._accounts: dict[int, Account] = {}
+        self._last_account: tuple[int, int | None] = (-1, None)  # rows, and its number
 
     def executed(
         self,
@@ -278,10 +277,12 @@ class ModelStatistics:
         compute_start_ns = moments.compute_start_ns
         if end_ns is None:
             end_ns = max(self._clock(), moments.compute_end_ns)
-        if count == 1 and self._keeps_lone:
+        if count == 1 and requests[0].rows == rows:
             request = requests[0]
-            self._keep((request.start_ns, request.queued_ns, request.rows, rows, moments, end_ns))
-            return
+            account = self._account(rows)
+            if account is not None:
+                _ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
+                return
         inferences = sum([request.rows for request in requests])
         # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
         started = sorted([request.start_ns for request in requests])
@@ -295,10 +296,12 @@ class ModelStatistics:
     def executed_alone(self, request: Request, moments: tuple[int, int, int, int]) -> None:
         """As `executed`, for an execution of one request, which is answered at its end. `moments`
         are those of `Moments`, which takes longer to make than a tuple."""
+        rows, account = self._last_account
+        if rows != request.rows:
+            account = self._account(request.rows)
         end_ns = moments[3]
-        if self._keeps_lone:
-            rows = request.rows
-            self._keep((request.start_ns, request.queued_ns, rows, rows, moments, end_ns))
+        if account is not None:
+            _ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
         else:
             self.executed((request,), request.rows, Moments(*moments), end_ns=end_ns)
 
@@ -307,17 +310,12 @@ class ModelStatistics:
     ) -> None:
         """As `executed_alone`, for requests that were executed one by one and are answered now."""
         end_ns = self._clock()
-        if not self._keeps_lone:
-            for request, own in zip(requests, moments, strict=True):
+        for request, own in zip(requests, moments, strict=True):
+            account = self._account(request.rows)
+            if account is not None:
+                _ledger.add(account, request.start_ns, request.queued_ns, own, end_ns)
+            else:
                 self.executed((request,), request.rows, Moments(*own), end_ns=end_ns)
-            return
-        self._lone += [
-            (request.start_ns, request.queued_ns, request.rows, request.rows, own, end_ns)
-            for request, own in zip(requests, moments, strict=True)
-        ]
-        if len(self._lone) >= _MOST_LONE:
-            with self._lock:
-                self._count_lone()
 
     def executed_block(
         self, started: list[int], queued_ns: int, request_rows: int, rows: int, moments: Moments
@@ -381,58 +379,46 @@ class ModelStatistics:
                 summaries.compute_infer_ns.add(infer_ns, end_ns, count)
                 summaries.compute_output_ns.add(output_ns, end_ns, count)
 
-    def _keep(self, lone: tuple[int, int, int, int, tuple[int, int, int, int], int]) -> None:
-        """Count an execution of one request later. No lock: lists can be appended to by any thread,
-        and locks of many models are in no cache of the processor, either."""
-        self._lone.append(lone)
-        if len(self._lone) >= _MOST_LONE:
+    def _account(self, rows: int) -> int | None:
+        """The number of the account for executions with one request of `rows` rows; None if they
+        are counted at once."""
+        last_rows, number = self._last_account
+        if last_rows != rows:
             with self._lock:
-                self._count_lone()
+                account = self._accounts.get(rows)
+                if account is None and self._uses_ledger and len(self._accounts) < _MOST_ACCOUNTS:
+                    account = self._accounts[rows] = _ledger.open()
+            number = None if account is None else account.number
+            self._last_account = (rows, number)
+        return number
 
     def _count_lone(self) -> None:
-        """Count the executions that were kept. The lock is held."""
-        kept = self._lone[:]
-        if not kept:
-            return
-        del self._lone[: len(kept)]  # others may have been added behind them
-        starts, queued, inferences, rows, moments, ends = zip(*kept, strict=True)
-        end_ns = max(ends)
-        self._last_end_ns = max(self._last_end_ns, end_ns)
-        last_inference_ns = self._wall_clock() - (self._clock() - end_ns)
-        self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
-        spans = list(map(sub, ends, starts))
-        waits = [
-            own[0] - queued_ns if 0 < queued_ns < own[0] else 0
-            for own, queued_ns in zip(moments, queued, strict=True)
-        ]
-        computes = [own[3] - own[0] for own in moments]
-        sizes = set(rows)
-        for size in sizes:
-            executions = moments
-            if len(sizes) > 1:
-                executions = tuple([own for own, n in zip(moments, rows, strict=True) if n == size])
-            columns = zip(*executions, strict=True)
-            start_ns, input_end_ns, output_start_ns, end_ns = map(sum, columns)
-            batch = self._batches.get(size)
-            if batch is None:
-                batch = self._batches[size] = [0, 0, 0, 0]
-            batch[0] += len(executions)
-            batch[1] += input_end_ns - start_ns
-            batch[2] += output_start_ns - input_end_ns
-            batch[3] += end_ns - output_start_ns
-            self._compute_input_ns += input_end_ns - start_ns
-            self._compute_infer_ns += output_start_ns - input_end_ns
-            self._compute_output_ns += end_ns - output_start_ns
-        self._inference_count += sum(inferences)
-        self._success_count += len(spans)
-        self._success_ns += sum(spans)
-        self._queue_ns += sum(waits)
-        histograms = self._histograms
-        if histograms is not None:
-            histograms.request_duration_ns.add_all(spans)
-            histograms.queue_duration_ns.add_all(waits)
-            histograms.compute_duration_ns.add_all(computes)
-            histograms.batch_size.add_all(rows)
+        """Count the executions that are in the ledger. The lock is held."""
+        for rows, account in self._accounts.items():
+            taken = _ledger.take(account)
+            if taken is None:
+                continue
+            count, success_ns, queue_ns, input_ns, infer_ns, output_ns, end_ns = taken[:7]
+            self._last_end_ns = max(self._last_end_ns, end_ns)
+            last_inference_ns = self._wall_clock() - (self._clock() - end_ns)
+            self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
+            self._inference_count += rows * count
+            self._success_count += count
+            self._success_ns += success_ns
+            self._queue_ns += queue_ns
+            self._compute_input_ns += input_ns
+            self._compute_infer_ns += infer_ns
+            self._compute_output_ns += output_ns
+            batch = self._batches.setdefault(rows, [0, 0, 0, 0])
+            for place, more in enumerate((count, input_ns, infer_ns, output_ns)):
+                batch[place] += more
+            histograms = self._histograms
+            if histograms is not None:
+                compute_ns = input_ns + infer_ns + output_ns
+                histograms.request_duration_ns.add_taken(taken.request_buckets, success_ns)
+                histograms.queue_duration_ns.add_taken(taken.queue_buckets, queue_ns)
+                histograms.compute_duration_ns.add_taken(taken.compute_buckets, compute_ns)
+                histograms.batch_size.add(rows, count)
 
     def first_response(self, request: Request) -> None:
         """A request that is not answered with its batch gets its first response."""
