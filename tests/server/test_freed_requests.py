@@ -21,7 +21,9 @@ from shoal.frontends.http.message import HttpRequest
 from shoal.testing.server import running_server
 from tests.support.client import Infer
 from tests.support.fakes import WAIT_SECS, FakeBackend
+from tests.support.keys import bearer, write_keys
 from tests.support.repositories import add_fake
+from tests.support.traces import trace_settings
 
 pytestmark = pytest.mark.one_process
 TEXT = "herring " * 10_000  # read on a thread
@@ -41,17 +43,23 @@ def words(text: str) -> Iterator[str]:
         raise ValueError("no")
 
 
-@shoal.model(path="/form")
-def form(text: str, number: int) -> int:
-    return number
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    repository = tmp_path_factory.mktemp("models")
+@pytest.fixture(scope="module", params=["plain", "keys", "traces"])
+def running(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    repository = folder / "models"
     add_fake(repository, "fake")
+    options = {
+        "plain": {},
+        "keys": {"api_keys": write_keys(folder / "keys", app={})},
+        "traces": {
+            "trace_config": trace_settings(
+                f"triton,file={folder / 'traces'}", "level=TIMESTAMPS", "rate=1"
+            )
+        },
+    }[request.param]
     backends = FakeBackend().registry()
-    with running_server(repository, functions=[shout, words, form], backends=backends) as found:
+    functions = [shout, words]
+    with running_server(repository, functions=functions, backends=backends, **options) as found:
         yield found
 
 
@@ -70,10 +78,6 @@ def left_behind(send):
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-
-
-def number(name="INPUT0"):
-    return Infer().add(name, np.array([[7]], np.int32))
 
 
 @pytest.mark.parametrize(
@@ -96,16 +100,20 @@ def number(name="INPUT0"):
 )
 def test_plain_json(running, path, document, status):
     body = json.dumps(document).encode()
-    assert running.call("POST", path, body).response().status == status
-    assert left_behind(lambda: running.call("POST", path, body).response()) == []
+
+    def send():
+        assert running.call("POST", path, body, bearer("app")).response().status == status
+
+    assert left_behind(send) == []
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
 @pytest.mark.parametrize(("name", "status"), [("INPUT0", 200), ("INPUT1", 400)])
 def test_tensors(running, name, status, coding):
-    body, headers = number(name).body()
+    body, headers = Infer().add(name, np.array([[7]], np.int32)).body()
+    headers |= bearer("app")
     if coding == "gzip":
-        body, headers = gzip.compress(body), {**headers, "Content-Encoding": coding}
+        body, headers = gzip.compress(body), headers | {"Content-Encoding": coding}
 
     def send():
         answer = running.call("POST", "/v2/models/fake/infer", body, headers).response()
@@ -120,7 +128,9 @@ def test_streams(running, name):
     tensor.set_data_from_numpy(np.array([[7]], np.int32))
     answers = queue.Queue()
     with grpcclient.InferenceServerClient(running.grpc_address) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.start_stream(
+            lambda result, error: answers.put((result, error)), headers=bearer("app")
+        )
 
         def send():
             client.async_stream_infer("fake", [tensor])

@@ -86,7 +86,7 @@ class KeyedExchange(EndedExchange):
 
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         """Respond, exactly once."""
-        self._inner.respond(status, headers, parts)
+        super().respond(status, headers, parts)
         self._count(parts)
         self._end()
 
@@ -97,7 +97,7 @@ class KeyedExchange(EndedExchange):
 
     def end_stream(self) -> None:
         """Complete a response that `start_stream` began."""
-        self._inner.end_stream()
+        super().end_stream()
         self._end()
 
     def _client_disconnected(self) -> None:

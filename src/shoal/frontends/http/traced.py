@@ -85,7 +85,7 @@ class TracedExchange(EndedExchange):
     def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
         """Respond, exactly once."""
         self._begin(status, parts)
-        self._inner.respond(status, headers, parts)
+        super().respond(status, headers, parts)
         self._end()
 
     def start_stream(self, status: int, headers: Sequence[Header]) -> None:
@@ -95,7 +95,7 @@ class TracedExchange(EndedExchange):
 
     def end_stream(self) -> None:
         """Complete a response that `start_stream` began."""
-        self._inner.end_stream()
+        super().end_stream()
         self._end()
 
     def _begin(self, status: int, parts: Sequence[Buffer] = ()) -> None:

@@ -99,6 +99,17 @@ class EndedExchange(WrappedExchange):
     def on_disconnect(self, callback: Callable[[], object] | None) -> None:
         self._callback = callback
 
+    def respond(self, status: int, headers: Sequence[Header], parts: Sequence[Buffer]) -> None:
+        """Respond, exactly once."""
+        self._callback = None  # what it belongs to refers to this exchange
+        super().respond(status, headers, parts)
+
+    def end_stream(self) -> None:
+        """Complete a response that `start_stream` began."""
+        self._callback = None
+        super().end_stream()
+
     def _client_disconnected(self) -> None:
-        if self._callback is not None:
-            self._callback()
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
