@@ -32,12 +32,13 @@ def write_all(
         write(folder, name, config(workload, name, backend, more), file, source)
 
 
-def write(folder: Path, name: str, text: str, file: str, source: Path) -> None:
-    """Write one model with one version; the model file is a link to `source`."""
+def write(folder: Path, name: str, text: str, file: str, source: Path | None) -> None:
+    """Write one model with one version; the model file, if it has one, is a link to `source`."""
     version = folder / name / "1"
     version.mkdir(parents=True)
     (folder / name / "config.pbtxt").write_text(text, encoding="utf-8")
-    (version / file).symlink_to(source)
+    if source is not None:
+        (version / file).symlink_to(source)
 
 
 def _tensors(field: str, tensors: dict[str, Array], dims: list[int] | None) -> str:

@@ -40,21 +40,27 @@ class Triton(Peer):
         stub = self._home / "python_backend_stubs" / version / STUB
         if not stub.exists():
             raise Unavailable(f"the wheel has no Python backend for Python {version}")
-        link = self._home / "backends" / "python" / STUB
+        link = self.backends / "python" / STUB
         link.unlink(missing_ok=True)
         link.symlink_to(stub)
         for program in (stub, self._home / "bin" / "tritonserver"):
             program.chmod(0o755)
         # The stub's Python takes no PYTHONPATH, but knows the environment it finds on its PATH.
-        (self._packages / "benchmarks.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+        (self.packages_folder / "benchmarks.pth").write_text(f"{ROOT}\n", encoding="utf-8")
 
     @property
-    def _packages(self) -> Path:
+    def packages_folder(self) -> Path:
+        """Where its environment has its packages."""
         return next((self.python.parent.parent / "lib").glob("python3*")) / "site-packages"
 
     @property
     def _home(self) -> Path:
-        return self._packages / "pytriton" / "tritonserver"
+        return self.packages_folder / "pytriton" / "tritonserver"
+
+    @property
+    def backends(self) -> Path:
+        """The folder of its backends."""
+        return self._home / "backends"
 
     def launch(self, workload: Workload, ports: list[int], folder: Path) -> list[str]:
         """The same repository as Shoal's, with model.py instead of model.onnx."""
@@ -68,13 +74,16 @@ class Triton(Peer):
         return [
             str(self._home / "bin" / "tritonserver"),
             f"--model-repository={models}",
-            f"--backend-directory={self._home / 'backends'}",
+            f"--backend-directory={self.backends}",
             *addresses(ports),
         ]
 
     def variables(self, workload: Workload, ports: list[int]) -> dict[str, str]:
         """The stub embeds Python and has to find its shared library."""
-        libraries = (self._packages / "nvidia_pytriton.libs", sysconfig.get_config_var("LIBDIR"))
+        libraries = (
+            self.packages_folder / "nvidia_pytriton.libs",
+            sysconfig.get_config_var("LIBDIR"),
+        )
         return {
             **super().variables(workload, ports),
             "LD_LIBRARY_PATH": ":".join(map(str, libraries)),

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from benchmarks.peers import repository
 from benchmarks.peers.registry import PEERS
 from benchmarks.peers.shoal import v2_targets
 from benchmarks.workloads import WORKLOADS, Workload
+
+from shoal.config.pbtxt import parse_pbtxt
 
 TINY = WORKLOADS["W1"]
 
@@ -193,3 +196,24 @@ def test_peers_leave_out_what_they_cannot_do(name):
     taking_part = {peer.name for peer in PEERS.values() if not peer.leaves_out(WORKLOADS[name])}
     assert {"shoal", "triton-onnx"} <= taking_part
     assert ("fastapi" in taking_part) == (name == "JSON")
+
+
+def test_photos_go_through_an_ensemble_where_the_backend_takes_tensors_only(tmp_path, monkeypatch):
+    peer = PEERS["triton-onnx"]
+    monkeypatch.setattr(peer, "_server", "tritonserver", raising=False)
+    monkeypatch.setattr(peer, "_backends", str(tmp_path / "cpp"), raising=False)
+    wheel = SimpleNamespace(install=lambda: None, backends=tmp_path / "wheel")
+    monkeypatch.setattr(peer, "_wheel", wheel)
+    monkeypatch.setattr(Picture, "model_path", tmp_path / "classifier.onnx")
+    line = peer.launch(PICTURE, [1, 2, 3], tmp_path)
+    assert f"--backend-directory={tmp_path / 'backends'}" in line
+    assert sorted(link.name for link in (tmp_path / "backends").iterdir()) == [
+        "onnxruntime",
+        "python",
+    ]
+    configs = {path.parent.name: path.read_text() for path in tmp_path.rglob("config.pbtxt")}
+    parsed = {name: parse_pbtxt(text, name) for name, text in configs.items()}
+    assert parsed["decode"].backend == "python"
+    assert parsed["network"].backend == "onnxruntime"
+    ensemble = parsed[PICTURE.model].ensemble_scheduling
+    assert [step.model_name for step in ensemble.step] == ["decode", "network"]
