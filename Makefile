@@ -71,7 +71,7 @@ chaos: $(VENV)/.installed-dev ## faults against a real server for MINUTES: kille
 	@echo "make chaos MINUTES=$(MINUTES) SEED=$(SEED)"
 	@SHOAL_CHAOS_MINUTES=$(MINUTES) SHOAL_CHAOS_SEED=$(SEED) SHOAL_STOPS=50 \
 	    $(BIN)/python -m pytest --timeout 600 --durations 5 tests/chaos tests/server/test_reloads_under_load.py \
-	    tests/ray/test_long_runs.py \
+	    tests/ray/test_long_runs.py tests/ray/test_commands.py \
 	    tests/backends/common/test_formats.py::test_unloading_gives_memory_back \
 	    $(foreach kind,http-0 http-0.1 grpc_own-0 grpc_own-0.1,'$(STOPS)[$(kind)]') $(ARGS)
 
