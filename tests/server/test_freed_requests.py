@@ -5,6 +5,7 @@ Collections count objects, not bytes: large requests in cycles would fill the me
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import gzip
 import json
@@ -14,15 +15,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
 
 import shoal
 from shoal.core.request import Request
 from shoal.frontends.http.message import HttpRequest
 from shoal.testing.server import running_server
 from tests.support.client import Infer
+from tests.support.ensembles import chain
 from tests.support.fakes import WAIT_SECS, FakeBackend
 from tests.support.keys import bearer, write_keys
-from tests.support.repositories import add_fake
+from tests.support.repositories import add_fake, add_model
 from tests.support.traces import trace_settings
 
 pytestmark = pytest.mark.one_process
@@ -48,6 +51,7 @@ def running(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     repository = folder / "models"
     add_fake(repository, "fake")
+    add_model(repository, "both", chain("fake", "fake", first="INPUT0", last="OUTPUT0"))
     options = {
         "plain": {},
         "keys": {"api_keys": write_keys(folder / "keys", app={})},
@@ -109,23 +113,48 @@ def test_plain_json(running, path, document, status):
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
 @pytest.mark.parametrize(("name", "status"), [("INPUT0", 200), ("INPUT1", 400)])
-def test_tensors(running, name, status, coding):
+@pytest.mark.parametrize("model", ["fake", "both"])
+def test_tensors(running, model, name, status, coding):
     body, headers = Infer().add(name, np.array([[7]], np.int32)).body()
     headers |= bearer("app")
     if coding == "gzip":
         body, headers = gzip.compress(body), headers | {"Content-Encoding": coding}
 
     def send():
-        answer = running.call("POST", "/v2/models/fake/infer", body, headers).response()
+        answer = running.call("POST", f"/v2/models/{model}/infer", body, headers).response()
         assert answer.status == status
 
     assert left_behind(send) == []
 
 
-@pytest.mark.parametrize("name", ["INPUT0", "INPUT1"])
-def test_streams(running, name):
+def input_called(name):
     tensor = grpcclient.InferInput(name, [1, 1], "INT32")
     tensor.set_data_from_numpy(np.array([[7]], np.int32))
+    return tensor
+
+
+@pytest.mark.parametrize("name", ["INPUT0", "INPUT1"])
+@pytest.mark.parametrize("model", ["fake", "both"])
+def test_calls(running, model, name):
+    tensor = input_called(name)
+    with grpcclient.InferenceServerClient(running.grpc_address) as client:
+
+        def send():
+            with (
+                contextlib.nullcontext()
+                if name == "INPUT0"
+                else pytest.raises(
+                    InferenceServerException, match="unexpected inference input 'INPUT1'"
+                )
+            ):
+                client.infer(model, [tensor], headers=bearer("app"))
+
+        assert left_behind(send) == []
+
+
+@pytest.mark.parametrize("name", ["INPUT0", "INPUT1"])
+def test_streams(running, name):
+    tensor = input_called(name)
     answers = queue.Queue()
     with grpcclient.InferenceServerClient(running.grpc_address) as client:
         client.start_stream(

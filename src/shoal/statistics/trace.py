@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.core.dtypes import DataType
-from shoal.core.reply import Reply
+from shoal.core.reply import DISCARD, Reply
 from shoal.core.request import Request
 from shoal.core.response import Response
 from shoal.core.tensor import Tensor
@@ -277,7 +277,7 @@ class TracedRequest:
 
     def send(self, response: Response) -> None:
         """Note a response and pass it on."""
-        trace = self._trace
+        trace, reply = self._trace, self._reply
         if response.outputs and trace.keeps_tensors:
             self._keep("TENSOR_BACKEND_OUTPUT", response.outputs)
         if response.final:
@@ -285,9 +285,10 @@ class TracedRequest:
             if response.error is not None:
                 self._error = response.error.message
             self.ended_ns = trace.clock()
+            self._reply = DISCARD  # it may refer to the request, which refers to us
         if self.is_first:
             trace.event("INFER_RESPONSE_COMPLETE", self.ended_ns)
-        self._reply.send(response)
+        reply.send(response)
         if response.final and self.is_first:
             trace.ended()
 

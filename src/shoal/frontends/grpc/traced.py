@@ -72,12 +72,14 @@ class TracedCall:
         self._callback = callback
 
     def _cancelled(self) -> None:
-        if self._callback is not None:
-            self._callback()
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
         self.trace.leave()
 
     def reply(self, parts: Sequence[Buffer], trailing_metadata: Metadata = ()) -> None:
         """Answer with one message."""
+        self._callback = None  # what it belongs to refers to this call
         self.trace.event("GRPC_SEND_START")
         self._inner.reply(parts, trailing_metadata)
         self.trace.event("GRPC_SEND_END")
@@ -87,6 +89,7 @@ class TracedCall:
         self, code: int = StatusCode.OK, message: str = "", trailing_metadata: Metadata = ()
     ) -> None:
         """End the call with a status."""
+        self._callback = None
         if code != StatusCode.OK:
             self.trace.failed(message)
         self.trace.event("GRPC_SEND_START")
