@@ -42,16 +42,13 @@ from shoal.scheduler.sequence_table import (
 from shoal.scheduler.sequence_turn import (
     SequenceSetup,
     SequenceTurn,
-    batch_key,
-    heads,
+    choose,
     lone_inputs,
     take,
 )
 from shoal.scheduler.timer import Timer, shared_timer
 
 Dropped = list[tuple[Request, ShoalError]]
-
-_LONG_NS = 1 << 62
 
 
 class SequenceBatcher:
@@ -328,25 +325,12 @@ class SequenceBatcher:
         """A batch if one is ready, otherwise how long until time alone makes one ready."""
         if instance.busy or not instance.ready or self._is_held():
             return [], None
-        now_ns = self._clock()
-        policy = self._policy
-        if isinstance(policy, DirectPolicy):
-            waiting = heads(instance, self._setup)
-            chosen = policy.cut(waiting, _LONG_NS if self._closed else now_ns)
-            if not chosen.taken:
-                return [], chosen.wait_ns
-            self.recent.append((chosen.reason, sum(chosen.taken)))
-            runs = [
-                run if taken else None
-                for run, taken in zip(instance.slots, chosen.taken, strict=False)
-            ]
-            return self._take(instance, runs), None
-        waited_ns = _LONG_NS if self._closed else now_ns - next(iter(instance.ready.values()))
-        cut = policy.cut(((1, batch_key(run, self._setup)) for run in instance.ready), waited_ns)
-        if not cut.count:
-            return [], policy.max_delay_ns - waited_ns
-        self.recent.append((cut.reason, cut.count))
-        return self._take(instance, list(instance.ready)[: cut.count]), None
+        now_ns = None if self._closed else self._clock()
+        chosen = choose(instance, self._policy, self._setup, now_ns)
+        if not chosen.runs:
+            return [], chosen.wait_ns
+        self.recent.append((chosen.reason, sum([run is not None for run in chosen.runs])))
+        return self._take(instance, chosen.runs), None
 
     def _is_held(self) -> bool:
         """Whether a test waits for more requests first. The lock is held."""

@@ -2,21 +2,26 @@
 
 The scheduler attaches a `SequenceTurn` to each request of a batch: what the instance that runs it
 needs to know. A request whose turn has no sequence is a filler: it keeps a slot of the batch
-occupied, and no client waits for it. No lock and no clock: the batcher decides which sequences go.
+occupied, and no client waits for it. No lock and no clock: `choose` decides with the policy which
+sequences go, and the batcher when to ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.core.reply import DISCARD
 from shoal.core.request import Request, State
 from shoal.core.tensor import Tensor
+from shoal.scheduler.policy import BatchPolicy, Reason
 from shoal.scheduler.sequence_controls import Controls
-from shoal.scheduler.sequence_policy import SlotHead
+from shoal.scheduler.sequence_policy import DirectPolicy, SlotHead
 from shoal.scheduler.sequence_state import SequenceStates, StateStore
 from shoal.scheduler.sequence_table import InstanceSlots, SequenceRun
+
+_LONG_NS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,36 @@ def batch_key(run: SequenceRun, setup: SequenceSetup) -> object:
     if run.states is None or request.flags & Request.SEQUENCE_START:
         return (request.batch_key, states.initial_shapes)
     return (request.batch_key, run.states.shapes)
+
+
+class ChosenRuns(NamedTuple):
+    """The sequences whose next requests are a batch, None for a slot that gets a filler. With none,
+    ask again after `wait_ns` (None: when a request arrives)."""
+
+    runs: Sequence[SequenceRun | None]
+    reason: Reason
+    wait_ns: int | None = None
+
+
+def choose(
+    instance: InstanceSlots,
+    policy: DirectPolicy | BatchPolicy,
+    setup: SequenceSetup,
+    now_ns: int | None,
+) -> ChosenRuns:
+    """Which sequences of an instance that has some ready go into its next batch. With None for the
+    time no more requests will come, so that nothing waits for them."""
+    if isinstance(policy, DirectPolicy):
+        direct = policy.cut(heads(instance, setup), _LONG_NS if now_ns is None else now_ns)
+        slots = zip(instance.slots, direct.taken, strict=False)
+        runs = [run if taken else None for run, taken in slots]
+        return ChosenRuns(runs, direct.reason, direct.wait_ns)
+    oldest_ns = next(iter(instance.ready.values()))
+    waited_ns = _LONG_NS if now_ns is None else now_ns - oldest_ns
+    cut = policy.cut(((1, batch_key(run, setup)) for run in instance.ready), waited_ns)
+    if not cut.count:
+        return ChosenRuns((), cut.reason, policy.max_delay_ns - waited_ns)
+    return ChosenRuns(list(instance.ready)[: cut.count], cut.reason)
 
 
 def heads(instance: InstanceSlots, setup: SequenceSetup) -> list[SlotHead | None]:
