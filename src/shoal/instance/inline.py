@@ -37,10 +37,6 @@ _ITERATION_NS = 200_000  # in which the loop starts batches of a model; then soc
 _QUEUED_GROUPS = 32  # after an iteration with several: those of a model are joined in its queue
 _MOST_EARLY_NS = 2 * SLOW_NS  # of executions before all sockets are read, in one iteration
 
-ENOUGH_GAIN = 0.15  # requests that a repoll has to bring, for each that was there before
-TRY_EVERY = 32  # batches, while repolls are not worth it
-_SMOOTHING = 0.125
-
 
 def runs_apart(batch: Sequence[Request]) -> bool:
     """Whether the loop runs each request of a batch alone: where inputs are large, this needs no
@@ -52,48 +48,6 @@ def runs_apart(batch: Sequence[Request]) -> bool:
         return first.template.large
     tensors = first.inputs.values()
     return any(tensor.has_raw and tensor.nbytes >= LARGE_BYTES for tensor in tensors)
-
-
-class SocketRepoll:
-    """Whether to poll the sockets once more before a batch runs, from what that brought lately.
-
-    Some clients send all at once: once one request has been read, all have been. Requests of
-    others arrive one wake-up after the other; then polling again for a few microseconds makes
-    larger batches, which make each request cheaper. Now and then a poll measures which it is.
-    """
-
-    __slots__ = ("_before", "_gain", "_until_try")
-
-    def __init__(self) -> None:
-        self._before = 0
-        self._gain = 0.0
-        self._until_try = TRY_EVERY
-
-    def is_worthwhile(self, waiting: int) -> bool:
-        """Whether to poll again before `waiting` requests run; at most once for each batch."""
-        if self._before or not waiting:
-            return False
-        if self._gain < ENOUGH_GAIN:
-            self._until_try -= 1
-            if self._until_try > 0:
-                return False
-            self._until_try = TRY_EVERY
-        self._before = waiting
-        return True
-
-    def is_due(self) -> bool:
-        """Whether the next batch is to go through `is_worthwhile`; false counts as that batch."""
-        if self._before or self._gain >= ENOUGH_GAIN or self._until_try <= 1:
-            return True
-        self._until_try -= 1
-        return False
-
-    def observe(self, waiting: int) -> None:
-        """`waiting` requests are about to run; call it before each batch."""
-        before, self._before = self._before, 0
-        if before:
-            brought = (waiting - before) / before
-            self._gain += _SMOOTHING * (brought - self._gain)
 
 
 class LoopHandle:
@@ -234,7 +188,6 @@ class LoopInstance:
         "_is_measured",
         "_last_iteration",
         "_placement",
-        "_repoll",
         "_rest",
         "_run_alone",
         "_run_batch",
@@ -259,7 +212,6 @@ class LoopInstance:
         self._run_alone = execution.run_alone
         self._executor = executor
         self._placement = placement
-        self._repoll = SocketRepoll()
         self._last_iteration = 0  # in which a group arrived
         self._groups_to_queue = 0  # before one may run at once again
         self._scheduled = False
@@ -308,9 +260,6 @@ class LoopInstance:
             self._last_iteration = iteration
             if self._groups_to_queue:
                 self._groups_to_queue -= 1
-                return False
-            # A repoll is for a model with many requests: not beside others that have just run.
-            if not handle.ran_count and self._repoll.is_due():
                 return False
             if count > 1 and runs_apart(requests):
                 return False
@@ -376,11 +325,6 @@ class LoopInstance:
 
     def _flush(self) -> None:
         self._scheduled = False
-        waiting = self._batcher.pending()
-        if self._repoll.is_worthwhile(waiting):
-            self._arrived()
-            return
-        self._repoll.observe(waiting)
         until_ns = 0
         while True:
             with self._executing:

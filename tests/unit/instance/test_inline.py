@@ -16,7 +16,7 @@ from shoal.core.tensor import Tensor
 from shoal.instance import busy_poll, inline
 from shoal.instance.execution import Execution
 from shoal.instance.execution_placement import STALL_NS, ExecutionMode, ExecutionPlacement
-from shoal.instance.inline import TRY_EVERY, LoopHandle, LoopInstance
+from shoal.instance.inline import LoopHandle, LoopInstance
 from shoal.instance.worker import InstanceWorker
 from shoal.scheduler.batcher import Batcher
 from shoal.scheduler.policy import BatchPolicy, SingleRequestPolicy
@@ -226,22 +226,6 @@ def test_a_lone_request_that_has_to_wait_its_turn(run):
         assert not await stage.run_group(cancelled)
         stage.batcher.hand_to_instances()
         assert not await stage.run_group(request)
-
-    run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
-
-
-def test_sockets_are_polled_again_before_lone_requests_now_and_then(run):
-    async def scenario(stage):
-        first = stage.ask()
-        await until(lambda: first.answered)
-        ran = []
-        for _ in range(3 * TRY_EVERY):
-            request, collector = stage.request()
-            ran.append(await stage.run_group(request))
-            if not ran[-1]:
-                stage.batcher.enqueue(request)
-                await until(lambda collector=collector: collector.answered)
-        assert ran.count(False) == 3
 
     run(ExecutionPlacement(forced=ExecutionMode.LOOP), scenario)
 
