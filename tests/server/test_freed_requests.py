@@ -5,9 +5,11 @@ Collections count objects, not bytes: large requests in cycles would fill the me
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import gzip
+import io
 import json
 import queue
 from collections.abc import Iterator
@@ -15,9 +17,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 import shoal
+from shoal.cli.demo import repository as demo
 from shoal.core.request import Request
 from shoal.frontends.http.message import HttpRequest
 from shoal.testing.server import running_server
@@ -46,6 +50,11 @@ def words(text: str) -> Iterator[str]:
         raise ValueError("no")
 
 
+@shoal.model(path="/size")
+def size(photo: Image.Image) -> int:
+    return photo.width
+
+
 @pytest.fixture(scope="module", params=["plain", "keys", "traces"])
 def running(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
@@ -62,7 +71,7 @@ def running(request, tmp_path_factory):
         },
     }[request.param]
     backends = FakeBackend().registry()
-    functions = [shout, words]
+    functions = [shout, words, size]
     with running_server(repository, functions=functions, backends=backends, **options) as found:
         yield found
 
@@ -109,6 +118,33 @@ def test_plain_json(running, path, document, status):
         assert running.call("POST", path, body, bearer("app")).response().status == status
 
     assert left_behind(send) == []
+
+
+def cut_photo():
+    """A photo whose header is right and whose pixels are missing."""
+    file = io.BytesIO()
+    Image.effect_noise((200, 200), 50).save(file, "PNG")
+    return file.getvalue()[:20_000]
+
+
+def test_photos_of_functions(running):
+    photo = {"photo": base64.b64encode(cut_photo()).decode()}
+
+    def send():
+        answer = running.call("POST", "/size", json.dumps(photo).encode(), bearer("app")).response()
+        assert (answer.status, "truncated" in answer.error) == (400, True)
+
+    assert left_behind(send) == []
+
+
+def test_photos_of_tasks():
+    with running_server(demo(), model_control_mode="explicit", load_model=("photos",)) as running:
+
+        def send():
+            answer = running.call("POST", "/classify", cut_photo()).response()
+            assert (answer.status, "truncated" in answer.error) == (400, True)
+
+        assert left_behind(send) == []
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])

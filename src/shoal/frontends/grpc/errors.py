@@ -57,6 +57,9 @@ def note_error(call: Call, code: StatusCode, text: str, model: str = "") -> None
 def as_shoal_error(error: BaseException) -> ShoalError:
     """The error itself, or an Internal one for a fault of ours, which is then in the log."""
     if isinstance(error, ShoalError):
+        # The frames refer to what the client has sent, and often to the error: only a collection of
+        # garbage would free it.
+        error.__traceback__ = error.__context__ = None
         return error
     logger.error("a gRPC call failed in an unforeseen way", exc_info=error)
     return Internal(f"internal error: {type(error).__name__}: {error}")

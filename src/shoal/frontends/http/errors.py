@@ -85,6 +85,9 @@ def note_error(exchange: Exchange, status: int, text: str) -> None:
 def as_shoal_error(error: BaseException) -> ShoalError:
     """The error itself, or an Internal one for an unexpected exception, which is logged."""
     if isinstance(error, ShoalError):
+        # The frames refer to what the client has sent, and often to the error: only a collection of
+        # garbage would free it.
+        error.__traceback__ = error.__context__ = None
         return error
     if isinstance(error, asyncio.CancelledError):
         return Unavailable("Server exiting")

@@ -67,14 +67,15 @@ class OneResponseCall(ModelCall):
         self.request = None
         if self.left:
             return
-        if self._first is None or self._count > 1:
+        first, self._first = self._first, None
+        if first is None or self._count > 1:
             self.refuse(self._not_one(self._count))
             return
-        if self._first.error is not None:
-            self.refuse(self._first.error)
+        if first.error is not None:
+            self.refuse(first.error)
             return
         try:
-            self._respond(self._first)
+            self._respond(first)
         except Exception as error:  # noqa: BLE001 - becomes the response
             self.refuse(as_shoal_error(error))
 
