@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from shoal.core.dtypes import BYTES, DataType
 from shoal.core.reply import Reply
@@ -185,11 +185,15 @@ class ResponseLayout:
         self.encoded: Any = None  # what a frontend made of it, for the next batch
 
 
-class PlannedResponses(NamedTuple):
+class PlannedResponses:
     """The outputs of a batch whose requests were made from one template."""
 
-    layout: ResponseLayout
-    contents: Sequence[Buffer]  # of each output, those of all requests in their order
+    __slots__ = ("contents", "layout")
+
+    def __init__(self, layout: ResponseLayout, contents: Sequence[Buffer]) -> None:
+        """`contents` are of each output those of all requests in their order."""
+        self.layout = layout
+        self.contents = contents
 
     def columns(self) -> list[list[bytes]]:
         """For each output the bytes of each request: copies, for small ones cheaper than views."""

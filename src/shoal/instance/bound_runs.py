@@ -13,11 +13,13 @@ import logging
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from types import FunctionType
 from typing import TypeAlias, cast
 
 import numpy as np
 
 from shoal.backends.base import ArrayForm, BoundRun, Executor, RequestExecutor
+from shoal.core.named_frame import named_frame
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate, ResponseLayout
 from shoal.core.request import DONE, Request
 from shoal.instance.own_time import SHORT_NS, ComputeTime, own_ns, thread_cpu_ns
@@ -41,10 +43,20 @@ class BoundRuns:
     """What one model's executors have bound. Threads of several instances may use it: each has its
     own executor, and losing an entry costs time only."""
 
-    __slots__ = ("_last", "_last_alone", "_statistics", "_unbindable", "_was_long", "known")
+    __slots__ = (
+        "_last",
+        "_last_alone",
+        "_running",
+        "_statistics",
+        "_unbindable",
+        "_was_long",
+        "known",
+    )
 
-    def __init__(self, statistics: ModelStatistics) -> None:
+    def __init__(self, statistics: ModelStatistics, running: str = "") -> None:
+        """`running` is what the frame of a bound run is called, see `named_frame`."""
         self._statistics = statistics
+        self._running = running
         # By executor, template and number of requests. Empty if there is nothing to run.
         self.known: dict[_Key, tuple[BoundRun, ResponseLayout]] = {}
         self._unbindable: set[_Key] = set()
@@ -201,8 +213,13 @@ class BoundRuns:
         bound = None if has_failed else _bind(executor, inputs, outputs, count)
         if bound is None:
             self._unbindable.add(key)
-        else:
-            self.known[key] = bound
+            return
+        run, layout = bound
+        if self._running and isinstance(run, FunctionType):
+            run = named_frame(run, self._running)
+        if count > _FEW_REQUESTS:
+            _bound_batches.add(run)
+        self.known[key] = run, layout
 
     def forget_all(self) -> None:
         """Let everything that was bound go."""
@@ -227,8 +244,7 @@ def _bind(
     form = outputs.last_form(count)
     if form is None or sum([array.nbytes for array in inputs.values()]) > _MOST_BYTES:
         return None
-    few = count <= _FEW_REQUESTS
-    if not few and len(_bound_batches) >= _MOST_BATCHES:
+    if count > _FEW_REQUESTS and len(_bound_batches) >= _MOST_BATCHES:
         return None
     layout, arrays = form
     try:
@@ -239,8 +255,4 @@ def _bind(
     except Exception:
         logger.exception("binding the inputs and outputs of a batch failed")
         return None
-    if run is None:
-        return None
-    if not few:
-        _bound_batches.add(run)
-    return run, layout
+    return None if run is None else (run, layout)

@@ -58,7 +58,9 @@ class Execution:
         self._model_name = name = signature.model_name
         self._version = version
         self._statistics = statistics
-        self._bound_runs = BoundRuns(statistics)
+        # If native code crashes, the traceback has a line with the model's name.
+        running = f"model '{name}' version {version} was running"
+        self._bound_runs = BoundRuns(statistics, running)
         self._computation = BatchComputation(
             signature,
             version,
@@ -67,10 +69,8 @@ class Execution:
             takes_device_tensors=takes_device_tensors,
         )
         self._request_execution = RequestExecution(name, version, statistics, decoupled=decoupled)
-        # If native code crashes, the traceback has a line with the model's name.
-        running = f"model '{name}' version {version} was running"
         self.run = named_frame(Execution.run, running).__get__(self)  # type: ignore[method-assign]
-        self.run_alone = named_frame(Execution.run_alone, running).__get__(self)  # type: ignore[method-assign]
+        self.run_unbound = named_frame(Execution.run_unbound, running).__get__(self)  # type: ignore[method-assign]
         self.run_one_by_one = named_frame(Execution.run_one_by_one, running).__get__(self)  # type: ignore[method-assign]
         self.run_block = named_frame(Execution.run_block, running).__get__(self)  # type: ignore[method-assign]
         self.run_several = named_frame(Execution.run_several, running).__get__(self)  # type: ignore[method-assign]
@@ -86,9 +86,16 @@ class Execution:
     def run_alone(
         self, executor: Executor | RequestExecutor, request: Request, start_ns: int
     ) -> ComputeTime:
-        """As `run`, for a batch of one request that begins at `start_ns`."""
+        """As `run`, for a batch of one request that begins at `start_ns`. The same code for all
+        models: what it calls has their names."""
         took = self._bound_runs.run_alone(executor, request, start_ns)
-        return self._run_unbound(executor, (request,), start_ns) if took is None else took
+        return self.run_unbound(executor, (request,), start_ns) if took is None else took
+
+    def run_unbound(
+        self, executor: Executor | RequestExecutor, batch: Sequence[Request], start_ns: int
+    ) -> ComputeTime:
+        """As `run`, for a batch that begins at `start_ns` and for which nothing is bound."""
+        return self._run_unbound(executor, batch, start_ns)
 
     def _run(self, executor: Executor | RequestExecutor, batch: Sequence[Request]) -> ComputeTime:
         start_ns = time.monotonic_ns()

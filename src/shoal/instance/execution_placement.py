@@ -62,9 +62,7 @@ class ExecutionPlacement:
     # Together in memory, because each execution reads them; everything else is in the dictionary.
     __slots__ = (
         "__dict__",
-        "_debt_ns",
-        "_forced",
-        "_slow_among_recent",
+        "_is_settled",
         "_until_sample",
         "mode",
     )
@@ -89,6 +87,7 @@ class ExecutionPlacement:
             self._why = why or "the backend may wait for something"
         self._max_rows = max_rows
         self.mode = self._forced or THREADS
+        self._is_settled = False  # it is on the loop, free to leave, and has not been slow
         self._cost = ComputeCost()
         self._rows = 0  # of a batch on the loop
         self._slow_among_recent = 0  # one bit per execution, the latest lowest
@@ -116,21 +115,21 @@ class ExecutionPlacement:
 
         `own_ns` is what the model computed, `elapsed_ns` the same by the clock.
         """
-        if self.mode is THREADS or self._forced is not None:
-            return self.mode
-        if own_ns <= SLOW_NS and elapsed_ns <= STALL_NS and not self._slow_among_recent:
-            if self._debt_ns:
-                self._debt_ns = max(0, self._debt_ns - QUICK_NS)
+        if self._is_settled and own_ns <= SLOW_NS and elapsed_ns <= STALL_NS:
             self._until_sample -= 1
             if not self._until_sample:
                 self._until_sample = _SAMPLE_EVERY
                 self._rows = rows
                 self._cost.add(rows, own_ns, self._clock())
             return LOOP
+        if self.mode is THREADS or self._forced is not None:
+            return self.mode
         self._cost.add(rows, own_ns, self._clock())
         self._rows = rows
         if self._is_too_slow(own_ns, elapsed_ns):
             self._leave(rows, own_ns, elapsed_ns)
+        else:
+            self._is_settled = not self._slow_among_recent and not self._debt_ns
         return self.mode
 
     def observe_on_thread(
@@ -175,6 +174,7 @@ class ExecutionPlacement:
     def _leave(self, rows: int, own_ns: int, elapsed_ns: int) -> None:
         now_ns = self._clock()
         self.mode = THREADS
+        self._is_settled = False
         ns = max(own_ns, elapsed_ns) if elapsed_ns > STALL_NS else own_ns
         self._left_because = f"on the event loop a batch of {_rows(rows)} took {_us(ns)}"
         short_stay = now_ns - self._on_loop_since_ns < _GOOD_STAY * self._hold_ns
@@ -192,6 +192,7 @@ class ExecutionPlacement:
             self._was_exception = 2 * self._slow_after_leaving < self._after_leaving
         self._on_loop_since_ns = now_ns
         self._slow_among_recent = self._debt_ns = 0
+        self._is_settled = True
 
     def _reason(self) -> str:
         if self._forced is not None:

@@ -63,7 +63,7 @@ class _Replies:
     def send_all(self, responses: PlannedResponses, requests: Sequence[PlannedRequest]) -> None:
         """See `BatchReplies`."""
         replies: Any = [request.reply for request in requests]
-        layout, contents = responses
+        layout, contents = responses.layout, responses.contents
         parts: list[tuple[Frontend, list[int]]] = []  # with their places in the batch
         last: dict[Frontend, list[int]] = {}
         copied = sum(layout.sizes) <= INLINE_BYTES  # that takes less time than more messages
@@ -208,7 +208,7 @@ class Groups:
             for group in block:
                 group.frontend.submit(group)
             return
-        layout, contents = responses
+        layout, contents = responses.layout, responses.contents
         start = 0
         for group in block:
             end = start + group.size

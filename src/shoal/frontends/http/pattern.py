@@ -8,6 +8,8 @@ A pattern is the bytes of a request with what changes left out: the id and the t
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.core.planned import PlannedRequest, RequestTemplate
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
     from shoal.frontends.http.fast_path import HttpFastPath
 
 MOST_LENGTH_DIGITS = 6  # of a body on the fast path
+
+
+@lru_cache(maxsize=256)
+def _places(start: int, sizes: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where tensors of these sizes are in a message, one behind the other. The requests to many
+    models have the same places, which are the same in memory, too."""
+    ends = list(accumulate(sizes, initial=start))
+    return tuple([slice(*place) for place in pairwise(ends)])
 
 
 class BinaryPattern:
@@ -71,13 +81,9 @@ class BinaryPattern:
         self._after = after
         self._after_at = len(before) + id_bytes
         self._id_at = slice(len(before), self._after_at) if id_bytes else None
-        end = self._front_bytes = self._after_at + len(after)
-        places = []
-        for size in template.sizes:
-            places.append(slice(end, end + size))
-            end += size
-        self._places = tuple(places)
-        self._length = end
+        self._front_bytes = self._after_at + len(after)
+        self._places = _places(self._front_bytes, template.sizes)
+        self._length = self._front_bytes + sum(template.sizes)
 
     def take(self, connection: HttpConnection, data: bytes) -> HttpFastPathCall | None:
         """Begin a call with `data`, everything that arrived; None, with nothing changed, if it does

@@ -66,7 +66,9 @@ class BinaryWriter:
             (request,) = requests
             alone: Any = request.reply
             connection, request_id = alone.connection, alone.request_id
-            front, after = self._around(len(request_id), connection.date_line)
+            made_for, date, front, after = self._made
+            if made_for != len(request_id) or date is not connection.date_line:
+                front, after = self._around(len(request_id), connection.date_line)
             whole = b"".join((front, request_id, after, *responses.contents))
             if connection.finish_with(alone, whole):
                 alone.request = None
