@@ -27,7 +27,7 @@ from tests.support import tls
 
 GROUPS = {
     "one group": [{}],
-    "groups": [{"name": "gpu", "models": ["resnet", "b%3"]}, {"name": "a_sequences"}],
+    "groups": [{"name": "gpu", "models": ["-f", "resnet", "b%3"]}, {"name": "a_sequences"}],
     "models only": [{"name": "a", "models": ["m"]}, {"name": "b", "models": ["n"]}],
     "many": [{"max_replicas": 300}],
 }
@@ -376,13 +376,17 @@ def test_models_stay_with_their_replica_unless_it_is_busier_than_others(make_sit
 
 def test_groups_get_the_requests_of_their_models(make_site):
     a, b = FakeReplica("a", "gpu"), FakeReplica("b", "others")
-    site = make_site(groups=[{"name": "gpu", "models": ["resnet", "x+y"]}, {"name": "others"}])
+    site = make_site(
+        groups=[{"name": "gpu", "models": ["-i", "resnet", "x+y"]}, {"name": "others"}]
+    )
     site.haproxy.start()
     site.haproxy.apply([a.address, b.address])
     for path, name in (
         ("/v2/models/resnet/infer", "a"),
         ("/v2/models/resnet/versions/1/infer", "a"),
         ("/v2/models/x%2By/infer", "a"),
+        ("/v2/models/-i/infer", "a"),
+        ("/v2/models/RESNET/infer", "b"),
         ("/v2/models/resnet2/infer", "b"),
         ("/v1/chat/completions", "b"),
     ):

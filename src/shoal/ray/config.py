@@ -52,7 +52,7 @@ _OWN_OPTIONS = {
     "--exit-timeout-secs": "set exit_timeout_secs of the group",
 }
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-_MODEL_NAME = re.compile(r"[^\s\"'\\#$]+")  # in a line of HAProxy's config
+_MODEL_NAME = re.compile(r"[^\s\0\"'\\#$]+")  # in a line of HAProxy's config
 _HEADER = re.compile(r"[A-Za-z0-9_-]+")
 _HOST = re.compile(r"[A-Za-z0-9_.:*-]+")
 

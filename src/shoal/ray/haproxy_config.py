@@ -190,7 +190,7 @@ def _frontend(layout: Layout, protocol: str, port: int) -> list[str]:
         if group.models:
             names = " ".join(group.models)
             lines += [
-                f"    acl group.{group.name} var(txn.model) -m str {names}",
+                f"    acl group.{group.name} var(txn.model) -m str -- {names}",
                 f"    use_backend {protocol}.{group.name}.sequences if group.{group.name} sequence",
                 f"    use_backend {protocol}.{group.name} if group.{group.name}",
             ]

@@ -68,6 +68,7 @@ def test_a_config_survives_its_document():
         ({"groups": [{"name": "Ingress"}]}, "and not 'Ingress'"),
         ({"groups": [{"models": ["a b"]}]}, "has 'a b'; names with spaces"),
         ({"groups": [{"models": ["a\nbackend x"]}]}, "names with spaces"),
+        ({"groups": [{"models": ["a\0b"]}]}, "names with spaces"),
         ({"ingress": {"host": "0.0.0.0\n"}}, "which is no address"),
         ({"ingress": {"sequence_header": "a b"}}, "which is no name of a header"),
         ({"ingress": {"http_port": 8001}}, "the same port twice: 8001, 8001, 8002"),
