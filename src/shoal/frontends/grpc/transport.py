@@ -200,7 +200,8 @@ class Transport(asyncio.BufferedProtocol):
                 self._pending = bytes(data[used:]) if used < size else b""
                 if nbytes >= _FRONT_BYTES:
                     self._large_frames = False  # unless `direct` is next
-                    self._expect()
+                    if nbytes > _FRONT_BYTES:  # else the event loop reads on at once
+                        self._expect()
                 elif self._mark is not None and self._mark.size:
                     self._expect()
                 if connection.interrupted:
