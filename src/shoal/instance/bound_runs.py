@@ -24,7 +24,7 @@ from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import DONE, Request
 from shoal.instance.own_time import SHORT_NS, ComputeTime, own_ns, thread_cpu_ns
 from shoal.scheduler.batch import PlannedOutputs, joined_contents, shared_template
-from shoal.statistics.model import ModelStatistics, Moments
+from shoal.statistics.model import ModelStatistics, Moments, ledger
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +64,10 @@ class BoundRuns:
         self._last: tuple[RequestTemplate, _AnyExecutor, int, BoundRun, ResponseLayout] | None = (
             None
         )
-        # The same for requests that are alone in their batch.
-        self._last_alone: tuple[RequestTemplate, _AnyExecutor, BoundRun, ResponseLayout] | None = (
-            None
-        )
+        # The same for requests that are alone in their batch, and where those are counted.
+        self._last_alone: (
+            tuple[RequestTemplate, _AnyExecutor, BoundRun, ResponseLayout, int | None] | None
+        ) = None
         self._was_long = False  # the last run
 
     def run(
@@ -126,8 +126,9 @@ class BoundRuns:
             bound = self.known.get((executor, template, 1))
             if template is None or bound is None:
                 return None
-            last = self._last_alone = (template, executor, *bound)
-        template, _, run, layout = last
+            account = self._statistics.account(template.rows)
+            last = self._last_alone = (template, executor, *bound, account)
+        template, _, run, layout, account = last
         replies = template.replies
         if type(request.reply) not in replies.reply_types:
             return None
@@ -148,7 +149,10 @@ class BoundRuns:
             model_ns = own_ns(elapsed_ns, cpu_ns) if reads_cpu_time else SHORT_NS
         request.state = DONE
         request.moments = moments = (start_ns, input_end_ns, end_ns, end_ns)
-        self._statistics.executed_alone(request, moments)
+        if account is not None:
+            ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
+        else:
+            self._statistics.executed((request,), template.rows, Moments(*moments), end_ns=end_ns)
         replies.send_all(PlannedResponses(layout, results), (request,))
         return template.rows, model_ns, elapsed_ns
 

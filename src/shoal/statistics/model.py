@@ -44,7 +44,7 @@ DURATION_EDGES_NS: tuple[int, ...] = (
     *(1 * _MS, 2_500 * _US, 5 * _MS, 10 * _MS, 25 * _MS, 50 * _MS, 100 * _MS, 250 * _MS, 500 * _MS),
     *(1 * _S, 2_500 * _MS, 5 * _S, 10 * _S, 30 * _S),
 )
-_ledger = ExecutionLedger(DURATION_EDGES_NS)
+ledger = ExecutionLedger(DURATION_EDGES_NS)
 BATCH_SIZE_EDGES: tuple[int, ...] = tuple(2**power for power in range(11))  # 1 … 1024 rows
 FIRST_RESPONSE_FAMILY = "nv_inference_first_response_histogram_ms"
 FIRST_RESPONSE_EDGES_MS: tuple[float, ...] = (100, 500, 2000, 5000)  # Triton's
@@ -279,9 +279,9 @@ class ModelStatistics:
             end_ns = max(self._clock(), moments.compute_end_ns)
         if count == 1 and requests[0].rows == rows:
             request = requests[0]
-            account = self._account(rows)
+            account = self.account(rows)
             if account is not None:
-                _ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
+                ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
                 return
         inferences = sum([request.rows for request in requests])
         # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
@@ -293,27 +293,16 @@ class ModelStatistics:
             started, queued, inferences, rows, moments, end_ns, answered_before=answered_before
         )
 
-    def executed_alone(self, request: Request, moments: tuple[int, int, int, int]) -> None:
-        """As `executed`, for an execution of one request, which is answered at its end. `moments`
-        are those of `Moments`, which takes longer to make than a tuple."""
-        rows, account = self._last_account
-        if rows != request.rows:
-            account = self._account(request.rows)
-        end_ns = moments[3]
-        if account is not None:
-            _ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
-        else:
-            self.executed((request,), request.rows, Moments(*moments), end_ns=end_ns)
-
     def executed_one_by_one(
         self, requests: Sequence[Request], moments: Sequence[tuple[int, int, int, int]]
     ) -> None:
-        """As `executed_alone`, for requests that were executed one by one and are answered now."""
+        """Count an execution for each of `requests`, which are answered together. `moments` are
+        those of `Moments`, which takes longer to make than a tuple."""
         end_ns = self._clock()
         for request, own in zip(requests, moments, strict=True):
-            account = self._account(request.rows)
+            account = self.account(request.rows)
             if account is not None:
-                _ledger.add(account, request.start_ns, request.queued_ns, own, end_ns)
+                ledger.add(account, request.start_ns, request.queued_ns, own, end_ns)
             else:
                 self.executed((request,), request.rows, Moments(*own), end_ns=end_ns)
 
@@ -379,15 +368,15 @@ class ModelStatistics:
                 summaries.compute_infer_ns.add(infer_ns, end_ns, count)
                 summaries.compute_output_ns.add(output_ns, end_ns, count)
 
-    def _account(self, rows: int) -> int | None:
-        """The number of the account for executions with one request of `rows` rows; None if they
-        are counted at once."""
+    def account(self, rows: int) -> int | None:
+        """Where the `ledger` counts executions with one request of `rows` rows; None if `executed`
+        has to."""
         last_rows, number = self._last_account
         if last_rows != rows:
             with self._lock:
                 account = self._accounts.get(rows)
                 if account is None and self._uses_ledger and len(self._accounts) < _MOST_ACCOUNTS:
-                    account = self._accounts[rows] = _ledger.open()
+                    account = self._accounts[rows] = ledger.open()
             number = None if account is None else account.number
             self._last_account = (rows, number)
         return number
@@ -395,7 +384,7 @@ class ModelStatistics:
     def _count_lone(self) -> None:
         """Count the executions that are in the ledger. The lock is held."""
         for rows, account in self._accounts.items():
-            taken = _ledger.take(account)
+            taken = ledger.take(account)
             if taken is None:
                 continue
             count, success_ns, queue_ns, input_ns, infer_ns, output_ns, end_ns = taken[:7]

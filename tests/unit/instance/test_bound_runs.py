@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import numpy as np
@@ -47,6 +48,7 @@ class Model(Executor):
 
         def run(contents):
             self.log.append("bound")
+            self.frame = sys._getframe().f_code.co_name
             array = np.frombuffer(contents[0], form.dtype).reshape(form.shape)
             names = [output.name for output in outputs]
             return [made.tobytes() for made in self._compute(array, names, self._bound_below)]
@@ -199,6 +201,7 @@ def test_a_request_alone():
     assert stage.run_alone(3) == expected(3)
     assert stage.model.log[2:] == ["bound", "bound", "run", "bound"]  # a failure is tried once more
     assert stage.executions == {1: 3}
+    assert stage.model.frame == "model 'm' version 1 was running"  # if it crashes
 
 
 def test_a_request_alone_whose_reply_is_another_one():

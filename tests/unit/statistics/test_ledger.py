@@ -66,7 +66,7 @@ def test_a_model_with_requests_of_many_sizes(make_request):
     counted = ModelStatistics("m", 1)
     sizes = range(1, 2 * _MOST_ACCOUNTS)
     for rows in sizes:
-        counted.executed_alone(make_request(1, 2, rows=rows), (3, 4, 5, 6))
+        counted.executed_one_by_one([make_request(1, 2, rows=rows)], [(3, 4, 5, 6)])
         counted.executed([make_request(1, 2, rows=rows)], rows, Moments(3, 4, 5, 6))
     reading = counted.read()
     assert {rows: batch.count for rows, batch in reading.batches.items()} == dict.fromkeys(sizes, 2)

@@ -195,7 +195,7 @@ def test_a_lone_request_was_served_when_it_ended_however_late_that_is_read(make_
     counted = ModelStatistics(
         "m", 1, clock=lambda: now_ns[0], wall_clock=lambda: 70_000_000 + now_ns[0]
     )
-    counted.executed_alone(make_request(0, 1), (1, 2, 3, 4_000_000))
+    counted.executed([make_request(0, 1)], 1, Moments(1, 2, 3, 4_000_000))
     now_ns[0] = 9_000_000
     assert counted.last_inference_ms == 74
     assert counted.last_used_ns == 4_000_000
@@ -207,7 +207,8 @@ def test_threads_count_lone_requests_without_losing_any(make_request):
 
     def count():
         for number in range(each):
-            counted.executed_alone(make_request(number, number), (number, number, number, number))
+            moments = Moments(number, number, number, number)
+            counted.executed([make_request(number, number)], 1, moments, end_ns=number)
 
     def read():
         while not done.is_set():
