@@ -6,6 +6,7 @@ bits their datatype has no room for, like a C cast; everything else that does no
 
 from __future__ import annotations
 
+import struct
 from itertools import chain
 from typing import Any
 
@@ -22,6 +23,8 @@ BINARY_ONLY = (FP16, BF16)  # half floats have no JSON form in the protocol
 _PIECE = 1 << 16  # elements, written in a few milliseconds
 _FLOATS = (FP32, FP64)
 _NUMBERS = frozenset({int, float})
+_INTEGERS = frozenset({int})
+_PACKED = {"d": np.float64, "q": np.int64, "Q": np.uint64}
 _STRING_EXPECTED = "attempt to access JSON non-string as string"
 _ARRAY_EXPECTED = "attempt to access JSON non-array as array"
 
@@ -45,10 +48,10 @@ def read(
     _check_size(name, count * datatype.itemsize, most_bytes)
     if is_long:
         return Tensor(name, datatype, shape, array=_long(name, datatype, shape, count, data))
-    elements = flatten(data)
+    elements, kinds = _flatten(data)
     if len(elements) != count:
         raise _wrong_count(name, shape, count, len(elements))
-    array = _array(name, datatype, elements)
+    array = _array(name, datatype, elements, kinds)
     if datatype is BYTES:
         _check_size(name, 4 * count + sum(map(len, array)), most_bytes)
     return Tensor(name, datatype, shape, array=array.reshape(shape))
@@ -64,13 +67,13 @@ def _long(
     found = 0
     fault: InvalidArgument | None = None
     for piece in data.pieces():
-        elements = flatten(piece)
+        elements, kinds = _flatten(piece)
         start, found = found, found + len(elements)
         if found > count:
             raise _wrong_count(name, shape, count, found, "at least ")
         if fault is None:  # a wrong number of elements is reported first
             try:
-                array[start:found] = _array(name, datatype, elements)
+                array[start:found] = _array(name, datatype, elements, kinds)
             except InvalidArgument as error:
                 fault = error
     if found != count:
@@ -128,17 +131,23 @@ def write_several(datatype: DataType, size: int, content: Buffer) -> list[bytes]
 
 def flatten(data: list[Any]) -> list[Any]:
     """The elements of nested lists in order; TooDeep when they are nested 100 deep or more."""
+    return _flatten(data)[0]
+
+
+def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
+    """As `flatten`, and the types of the elements: to collect them takes as long as to pack."""
     elements = data
     for _ in range(json_text.MOST_NESTED - 1):
         kinds = set(map(type, elements))
         if list not in kinds:
-            return elements
+            return elements, kinds
         if len(kinds) > 1:
-            return _flatten_uneven(data)
+            elements = _flatten_uneven(data)
+            return elements, set(map(type, elements))
         elements = list(chain.from_iterable(elements))
     if elements:
         raise json_text.TooDeep
-    return elements
+    return elements, set()
 
 
 def _flatten_uneven(data: list[Any]) -> list[Any]:
@@ -163,9 +172,9 @@ def format_shape(shape: tuple[int, ...]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"
 
 
-def _array(name: str, datatype: DataType, elements: list[Any]) -> np.ndarray:
-    """The elements as a flat array, each checked to be of the kind that the datatype needs."""
-    kinds = set(map(type, elements))
+def _array(name: str, datatype: DataType, elements: list[Any], kinds: set[type]) -> np.ndarray:
+    """The elements, which are of these types, as a flat array; each has to be of the kind that the
+    datatype needs."""
     if datatype is BYTES:
         if not kinds <= {str}:
             raise _unreadable(name, _STRING_EXPECTED)
@@ -177,19 +186,26 @@ def _array(name: str, datatype: DataType, elements: list[Any]) -> np.ndarray:
             raise _unreadable(name, "attempt to access JSON non-boolean as boolean")
         return np.array(elements, dtype=datatype.numpy)
     if datatype in _FLOATS:
-        if not kinds <= _NUMBERS:
-            raise _unreadable(name, "attempt to access JSON non-number as double")
-        with np.errstate(over="ignore"):  # 1e300 as FP32 is infinity
-            return np.array(elements, dtype=datatype.numpy)
-    if datatype.numpy.kind == "u":
-        if not kinds <= {int} or (elements and min(elements) < 0):
-            raise _unreadable(
-                name, "attempt to access JSON non-unsigned-integer as unsigned-integer"
-            )
-        return np.array(elements, dtype=np.uint64).astype(datatype.numpy)
-    if not kinds <= {int} or (elements and max(elements) >= 2**63):
-        raise _unreadable(name, "attempt to access JSON non-signed-integer as signed-integer")
-    return np.array(elements, dtype=np.int64).astype(datatype.numpy)
+        code, kind, expected = "d", "number", "double"
+    elif datatype.numpy.kind == "u":
+        code, kind, expected = "Q", "unsigned-integer", "unsigned-integer"
+    else:
+        code, kind, expected = "q", "signed-integer", "signed-integer"
+    try:
+        if kinds <= (_NUMBERS if code == "d" else _INTEGERS):
+            with np.errstate(over="ignore"):  # 1e300 as FP32 is infinity
+                return _packed(code, elements).astype(datatype.numpy, copy=False)
+    except (struct.error, OverflowError):  # beyond the range, or negative
+        pass
+    raise _unreadable(name, f"attempt to access JSON non-{kind} as {expected}")
+
+
+def _packed(code: str, elements: list[Any]) -> np.ndarray:
+    """Numbers as an array of 8 bytes each, in less than half of the time that numpy takes. Raises
+    struct.error or OverflowError for those beyond the range."""
+    array: np.ndarray = np.empty(len(elements), _PACKED[code])
+    struct.pack_into(f"={len(elements)}{code}", array, 0, *elements)
+    return array
 
 
 def _texts(name: str, elements: list[Any]) -> list[str]:
