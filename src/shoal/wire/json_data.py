@@ -204,7 +204,7 @@ def _packed(code: str, elements: list[Any]) -> np.ndarray:
     """Numbers as an array of 8 bytes each, in less than half of the time that numpy takes. Raises
     struct.error or OverflowError for those beyond the range."""
     array: np.ndarray = np.empty(len(elements), _PACKED[code])
-    struct.pack_into(f"={len(elements)}{code}", array, 0, *elements)
+    struct.pack_into(f"={len(elements)}{code}", array.data, 0, *elements)
     return array
 
 
