@@ -12,6 +12,7 @@ import gzip
 import io
 import json
 import queue
+import socket
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,6 +26,7 @@ from shoal.cli.demo import repository as demo
 from shoal.core.request import Request
 from shoal.frontends.http.message import HttpRequest
 from shoal.testing.server import running_server
+from shoal.wire.json_objects import Message
 from tests.support.client import Infer
 from tests.support.ensembles import chain
 from tests.support.fakes import WAIT_SECS, FakeBackend
@@ -76,7 +78,7 @@ def running(request, tmp_path_factory):
         yield found
 
 
-def left_behind(send):
+def left_behind(send, kinds=(HttpRequest, Request)):
     """The requests that only a collection would free, after three of them."""
     send()
     gc.collect()
@@ -86,7 +88,7 @@ def left_behind(send):
         for _ in range(3):
             send()
         gc.collect()
-        return [one for one in gc.garbage if isinstance(one, (HttpRequest, Request))]
+        return [one for one in gc.garbage if isinstance(one, kinds)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -145,6 +147,19 @@ def test_photos_of_tasks():
             assert (answer.status, "truncated" in answer.error) == (400, True)
 
         assert left_behind(send) == []
+
+
+def test_questions_over_tcp():
+    options = {"model_control_mode": "explicit", "load_model": ("questions",), "tcp_port": 0}
+    with running_server(demo(), **options) as running:
+
+        def send():
+            address = ("127.0.0.1", running.server.tcp_port)
+            with socket.create_connection(address, timeout=WAIT_SECS) as client:
+                client.sendall(b'{"text": "A text without a question."}\n')
+                assert client.recv(1000).startswith(b"error: ")
+
+        assert left_behind(send, Message) == []
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])

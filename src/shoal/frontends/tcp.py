@@ -475,6 +475,7 @@ class QuestionConnection(asyncio.Protocol):
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, ShoalError):
+        error.__traceback__ = error.__context__ = None  # as for HTTP: frames refer to the text
         return error.message
     if isinstance(error, asyncio.CancelledError):
         return "the server is shutting down"
