@@ -12,8 +12,9 @@ with both cores for server and load, then with a core for each (Linux). Prints:
     collections          of garbage, with the longest
     load waited          as above, for the load generator; and how many requests it sent late
 
-CPU time does not depend on what else the machine does: a long iteration by CPU time is the server's
-work. One that is long by the clock alone is the machine's.
+CPU time hardly depends on what else the machine does: a long iteration by CPU time is the server's
+work. One that is long by the clock alone is the machine's. The peak rate is measured before and
+after: where the two differ, the machine changed its speed, and a share of the peak means little.
 """
 
 from __future__ import annotations
@@ -94,12 +95,7 @@ def measure(shares: list[float], rates: list[float], seconds: float) -> list[str
         process, target = _serve(workload, folder, notes, stack)
         answer_bytes = target.ask(workload)
         wrk.run(target, CLIENTS, 2)
-        peak = wrk.run(target, CLIENTS, seconds)
-        print(
-            f"peak rate (wrk, {CLIENTS} clients): {peak.per_second:,.0f} a second, "
-            f"p99.9 {(peak.p999_us or 0) / 1e3:.2f} ms\n",
-            flush=True,
-        )
+        peak = _peak(target, seconds, "before")
         cores = sorted(os.sched_getaffinity(0))
         placements = [("all for both", set(cores), set(cores))]
         if len(cores) > 1:
@@ -110,10 +106,22 @@ def measure(shares: list[float], rates: list[float], seconds: float) -> list[str
                 _load(process.pid, target, words, theirs, rate, seconds, answer_bytes)
                 for rate in [*(share * peak.per_second for share in shares), *rates]
             ]
+        _pin(process.pid, set(cores))
+        _peak(target, seconds, "after")
         process.terminate()
         process.wait()
         iterations, collections = json.loads(notes.read_text())
     return [_line(row, iterations, collections) for row in rows]
+
+
+def _peak(target: Target, seconds: float, when: str) -> Load:
+    peak = wrk.run(target, CLIENTS, seconds)
+    print(
+        f"peak rate {when} (wrk, {CLIENTS} clients): {peak.per_second:,.0f} a second, "
+        f"p99.9 {(peak.p999_us or 0) / 1e3:.2f} ms",
+        flush=True,
+    )
+    return peak
 
 
 def _serve(
@@ -218,7 +226,7 @@ def main() -> None:
         "collections, longest",
         "load waited, sent late",
     ]
-    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     print("\n".join(lines))
     print(f"\n{describe()}")
 
