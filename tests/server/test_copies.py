@@ -241,7 +241,7 @@ def _batched_on_loop(running, backend, requests, model):
     """On the loop nothing arrives during an execution: hold the queue until all have."""
     backend.gate.set()
     batcher = running.model(model)._batcher
-    batcher._hold_until = len(requests)
+    batcher._cutter._hold_until = len(requests)
     calls = [infer.call(running, model) for infer, _ in requests]
     assert backend.started.acquire(timeout=WAIT_SECS)
     return calls

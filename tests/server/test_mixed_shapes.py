@@ -59,7 +59,7 @@ def together(running, fake, requests):
     """Send them so that they wait in this order; the shapes of the batches they ran in."""
     fake.batches.clear()
     batcher = running.model("m")._batcher
-    batcher._hold_until = len(requests)
+    batcher._cutter._hold_until = len(requests)
     calls = []
     for number, (infer, _) in enumerate(requests, 1):
         calls.append(infer.call(running, "m"))
@@ -112,7 +112,7 @@ def test_one_bad_request_of_a_padded_batch_fails_alone(serve, fake):
 
     fake.compute = compute
     with serve(PADDED) as running:
-        running.model("m")._batcher._hold_until = 3
+        running.model("m")._batcher._cutter._hold_until = 3
         requests = [ask(2), ask(4, start=665), ask(3)]
         calls = [infer.call(running, "m") for infer, _ in requests]
         answers = [call.response() for call in calls]
@@ -196,7 +196,7 @@ def test_a_model_that_takes_requests_gets_them_unpadded(tmp_path):
     backends = RequestBackend(execute).registry()
     with running_server(tmp_path, backends=backends) as running:
         seen.clear()
-        running.model("m")._batcher._hold_until = 2
+        running.model("m")._batcher._cutter._hold_until = 2
         calls = []
         for number, length in enumerate((2, 4), 1):
             calls.append(ask(length)[0].call(running, "m"))

@@ -49,7 +49,7 @@ Table:
       --sessions N[,N...]        instances of the model [default: 1,2,4]
       --batching both|off|on     which rows to measure [default: both]
       --requests N               questions per client that count [default: 10, and 40 per cell]
-      --warmup N                 questions per client before them [default: 1, and 10 per cell]
+      --warmup N                 questions per client before them [default: 1, and 30 per cell]
       --protocol tcp|http        the protocol [default: tcp]
       --timeout SECS             a later answer counts as failed [default: 60]
 

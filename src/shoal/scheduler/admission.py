@@ -105,7 +105,7 @@ class AdmissionControl:
         done = self._running.get(id(first))
         if done is None:
             return
-        self._costs.observe(len(self._running), done.rows, now_ns - done.start_ns)
+        self._costs.observe({len(self._running): now_ns - done.start_ns}, done.rows)
         del self._running[id(first)]
         # The first one has the highest priority of the batch, and has waited longest with it:
         # others may have had to wait because of requests that came after them.

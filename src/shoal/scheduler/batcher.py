@@ -99,13 +99,16 @@ class Batcher:
 
     def pending(self) -> int:
         """How many requests wait."""
-        parts = self._cutter.parts
+        parts = self._cutter.given_back
         return len(self._queue) + (sum(map(len, parts)) if parts else 0)
 
     def waiting(self) -> Waiting:
         """What waits. Of a long queue, the rows are those of its first requests, extrapolated."""
         with self._lock:
-            found = [*islice(self._queue, _MOST_READ), *chain.from_iterable(self._cutter.parts)]
+            found = [
+                *islice(self._queue, _MOST_READ),
+                *chain.from_iterable(self._cutter.given_back),
+            ]
             queued = self.pending()
         sums = sum([one.members for one in found]), sum([one.rows for one in found])
         return Waiting(*[queued * total // max(1, len(found)) for total in sums])
@@ -237,8 +240,8 @@ class Batcher:
     def _pull(self, now_ns: int) -> list[Request]:
         """Take a batch if one is ready, otherwise wait for a change. The lock is held."""
         cutter = self._cutter
-        if cutter.parts:
-            return cutter.next_part(now_ns)
+        if cutter.given_back:
+            return cutter.next_given_back(now_ns)
         if self._on_arrival is not None:
             self._changed.wait()  # the event loop has the queue
             return []
@@ -251,8 +254,8 @@ class Batcher:
                 self._changed.wait(wait_secs)
             finally:
                 self._waiting -= 1
-        elif self._queue or cutter.parts:  # what stays behind may be ready too
-            self._changed.notify(len(cutter.parts) + (1 if self._queue else 0))
+        elif self._queue:  # what stays behind may be ready too
+            self._changed.notify()
         return batch
 
     def ready_batch(self, puller: Puller) -> list[Request]:
@@ -263,11 +266,10 @@ class Batcher:
             now_ns = self._clock()
             dropped = self._prune(now_ns)
             cutter = self._cutter
-            if cutter.parts:
-                batch = cutter.next_part(now_ns)
+            if cutter.given_back:
+                batch = cutter.next_given_back(now_ns)
             else:
                 batch, _ = cutter.cut(now_ns, self._waiting)
-                self._changed.notify(len(cutter.parts))
             if batch and self._queue:  # what stays behind may be ready too
                 self._changed.notify()
         self._drop(dropped)
@@ -317,7 +319,7 @@ class Batcher:
         with self._changed:
             if self._closed or not self.runs_one_by_one:
                 return False
-            self._cutter.parts += [[request] for request in requests]
+            self._cutter.given_back += [[request] for request in requests]
             self._changed.notify_all()
         return True
 

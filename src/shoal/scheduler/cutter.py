@@ -1,21 +1,22 @@
-"""Taking batches out of a queue: what the policy decides, divided among the instances.
+"""Taking batches out of a queue: what the policy decides, or less where instances share the cores.
 
-    queue --policy.cut--> batch ──▶ the instance that asks
-                            └─▶ parts, for other idle instances (where that ends earlier)
+    queue --policy.cut--> batch --concurrent.share--> the part of the instance that asks
 
-Nothing here waits, wakes an instance or takes a lock: the batcher does, and guards the cutter.
+What it leaves in the queue is ready for the next instance. Nothing here waits, wakes an instance or
+takes a lock: the batcher does, and guards the cutter.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 
 from shoal.core.request import EXECUTING, Request
 from shoal.scheduler.base import RECENT_CUTS
-from shoal.scheduler.concurrency import ConcurrentExecutions
+from shoal.scheduler.concurrency import ConcurrentExecutions, Share
+from shoal.scheduler.look_ahead import DEFAULT_WINDOW
 from shoal.scheduler.policy import BatchCut, Policy, Reason
 from shoal.scheduler.queue import RequestQueue
 
@@ -36,10 +37,11 @@ class BatchCutter:
         "_max_delay_ns",
         "_policy",
         "_queue",
+        "_ready_ns",
         "draining",
+        "given_back",
         "instances",
         "last_group",
-        "parts",
         "recent",
     )
 
@@ -61,7 +63,8 @@ class BatchCutter:
         self._admission = queue.admission
         self.instances = 0  # that take batches
         self.draining = False  # whether no more requests will come: batches wait for nothing
-        self.parts: deque[list[Request]] = deque()  # of divided batches, for the next instances
+        self.given_back: deque[list[Request]] = deque()  # batches for the next instances
+        self._ready_ns = -1  # requests that came until then wait for no others
         self.recent: deque[tuple[Reason, int]] = deque(maxlen=RECENT_CUTS)
         # Why requests that arrived together are one batch, and its rows, by the rows of each and
         # their number; and the last of these.
@@ -71,41 +74,30 @@ class BatchCutter:
     def cut(self, now_ns: int, waiting: int | None = None) -> tuple[list[Request], int | None]:
         """A batch if one is ready, otherwise how long until time alone makes one ready.
 
-        If some of the other instances, of which so many are `waiting`, can take a part of it, the
-        batch is divided, and `parts` has what is theirs. With None it is left whole.
+        It is a part of what waits if some of the other instances, of which so many are `waiting`,
+        should take parts, too. With None it is left whole.
         """
-        concurrent = None
-        if waiting is not None and self.instances > 1:
-            concurrent = self._concurrent
-        if waiting is None or concurrent is None:
-            batch, reason, wait_ns = self._take(now_ns)
-            if not batch:
-                return [], wait_ns
-        else:
-            divides = self._divisible_rows and concurrent.worth_dividing
-            batch, reason, wait_ns = self._take(now_ns, concurrent if divides else None, waiting)
-            if not batch:
-                return [], wait_ns
-            idle = waiting - len(self.parts)  # other instances that will take nothing else
-            if divides and idle > 0:
-                batch, reason = self._divide(batch, reason, concurrent, idle, now_ns)
-            others = len(self.parts)
-            if self._queue and waiting > others:  # an idle instance takes the next batch
-                others += not divides or concurrent.is_worth_another(batch, others + 1)
+        concurrent = self._concurrent
+        if waiting is None or (self.instances < 2 and not (concurrent and concurrent.padded)):
+            concurrent = None
+        batch, reason, wait_ns, others = self._take(now_ns, concurrent, waiting or 0)
+        if not batch:
+            return [], wait_ns
+        if concurrent is not None:
             concurrent.started(batch, now_ns, others)
         self._leave_queue(batch, reason)
         if self._admission is not None:
             self._admission.started(batch, now_ns)
         return batch, None
 
-    def next_part(self, now_ns: int) -> list[Request]:
-        """The oldest of `parts`, of which there are some."""
-        part = self.parts.popleft()
+    def next_given_back(self, now_ns: int) -> list[Request]:
+        """The oldest of those that were given back, of which there are some."""
+        batch = self.given_back.popleft()
         if self._concurrent is not None:
-            self._concurrent.started(part, now_ns, len(self.parts))
+            self._concurrent.started(batch, now_ns, len(self.given_back))
         if self._admission is not None:
-            self._admission.started(part, now_ns)
-        return part
+            self._admission.started(batch, now_ns)
+        return batch
 
     def take_single(self, most: int) -> list[Request]:
         """At most so many requests of a queue in which each is a batch."""
@@ -132,80 +124,58 @@ class BatchCutter:
         return cut
 
     def _take(
-        self, now_ns: int, concurrent: ConcurrentExecutions | None = None, waiting: int = 0
-    ) -> tuple[list[Request], Reason, int | None]:
+        self, now_ns: int, concurrent: ConcurrentExecutions | None, waiting: int
+    ) -> tuple[list[Request], Reason, int | None, int]:
         """Take from the queue what the policy decides; see `cut`.
 
-        With `concurrent`, less or nothing where that is better beside those that run.
+        With `concurrent`, less or nothing where that is better beside those that run. Returns the
+        batch, why it was closed, how long to wait if there is none, and how many other instances
+        should take one now.
         """
         queue = self._queue
         if not queue or (len(queue) < self._hold_until and not self.draining):
-            return [], Reason.WAITING, None
+            return [], Reason.WAITING, None, 0
         self._hold_until = 0
-        waited_ns = _ALL_TIME_NS if self.draining else now_ns - queue.oldest_ns()
+        if concurrent is not None and not self.draining:
+            held_ns = concurrent.held_ns(now_ns)
+            if held_ns:
+                return [], Reason.WAITING, held_ns, 0
+        oldest_ns = queue.oldest_ns()
+        ready = self.draining or oldest_ns <= self._ready_ns
+        waited_ns = _ALL_TIME_NS if ready else now_ns - oldest_ns
         cut = self._policy.cut(map(_rows_and_key, queue), waited_ns, queue.leading())
-        if concurrent is not None and concurrent.busy and cut.count and not self._max_delay_ns:
-            wait_ns = self._consider(cut, concurrent, waiting, now_ns)
-            if wait_ns:
-                return [], Reason.WAITING, wait_ns
+        others = int(waiting > 0 and len(queue) > cut.count)
+        if concurrent is not None and cut.count and self._divisible_rows and concurrent.is_long:
+            share = self._share(cut, concurrent, waiting, now_ns)
+            if share.wait_ns:
+                return [], Reason.WAITING, share.wait_ns, 0
+            others = share.others
         batch = queue.take(cut.count) if cut.positions is None else queue.take_at(cut.positions)
-        return batch, cut.reason, None if batch else self._max_delay_ns - waited_ns
+        return batch, cut.reason, None if batch else self._max_delay_ns - waited_ns, others
 
-    def _consider(
+    def _share(
         self, cut: BatchCut, concurrent: ConcurrentExecutions, waiting: int, now_ns: int
-    ) -> int:
-        """Beside instances that run: leave some requests to one that ends soon, or wait for it.
-
-        Returns how long to wait. A configured delay is a promise, so this is not for those.
-        """
+    ) -> Share:
+        """Reduce the cut to what this instance should take, or say how long to wait."""
+        max_rows = self._divisible_rows
+        most = (waiting + 1) * max_rows
+        positions = cut.positions or (0,)
+        queued = list(islice(self._queue, max(DEFAULT_WINDOW, most, positions[-1] + 1)))
+        key = queued[positions[0]].batch_key
         if cut.positions is None:
-            found = list(islice(self._queue, cut.count))
+            alike = list(takewhile(lambda request: request.batch_key == key, queued))
         else:
-            queued = list(islice(self._queue, cut.positions[-1] + 1))
-            found = [queued[position] for position in cut.positions]
-        wait_ns = 0 if self.draining else concurrent.hold_ns(found, now_ns)
-        if not wait_ns and waiting <= len(self.parts):
-            count = concurrent.portion(found, now_ns)
-            if count < cut.count:
-                cut.count, cut.reason = count, Reason.SHARED
-                if cut.positions is not None:
-                    cut.positions = cut.positions[:count]
-        return wait_ns
-
-    def _divide(
-        self,
-        batch: list[Request],
-        reason: Reason,
-        concurrent: ConcurrentExecutions,
-        idle: int,
-        now_ns: int,
-    ) -> tuple[list[Request], Reason]:
-        """Divide this batch, and others that are ready, among this and the `idle` instances.
-
-        Returns this instance's part; `parts` gets those of the others.
-        """
-        key = batch[0].batch_key
-        whole = batch
-        others: list[tuple[list[Request], Reason]] = []
-        batches = 1
-        while batches <= idle and concurrent.is_worth_another(batch, batches):
-            more, why, _ = self._take(now_ns)
-            if not more:
-                break
-            batches += 1
-            if more[0].batch_key == key:
-                whole = whole + more
-            else:
-                others.append((more, why))
-        if batches == 1 and not concurrent.is_worth_another(batch, 1):
-            return batch, reason
-        parts = concurrent.divided(whole, self._divisible_rows, idle + 1 - len(others), len(others))
-        if len(parts[0]) != len(batch):
-            reason = Reason.SHARED
-        for part, why in [*((part, reason) for part in parts[1:]), *others]:
-            self._leave_queue(part, why)
-            self.parts.append(part)
-        return parts[0], reason
+            alike = [request for request in queued if request.batch_key == key]
+        share = concurrent.share(
+            alike[:most], cut.count, len(self._queue), waiting, max_rows, now_ns
+        )
+        if self.draining and share.wait_ns:
+            return Share(cut.count)
+        if 0 < share.count < cut.count:
+            cut.count, cut.reason = share.count, Reason.SHARED
+            cut.positions = cut.positions and cut.positions[: share.count]
+            self._ready_ns = now_ns  # the rest does not wait for a delay a second time
+        return share
 
     def _leave_queue(self, batch: Sequence[Request], reason: Reason) -> None:
         """A batch goes to an instance, the only one to answer its requests from now on."""

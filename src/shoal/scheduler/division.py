@@ -19,6 +19,8 @@ WORTHWHILE_NS = 1_000_000  # a smaller gain does not pay for waking another thre
 _ENOUGH_GAIN = 0.1  # of the expected time: estimates are no better than that
 _EXTRA_COST = 0.1  # that dividing may add to the total, where other instances are busy
 _PRECISION = 1.02
+_NEARLY = 0.97  # of the best efficiency: smaller batches are preferred then, which end sooner,
+_MOST = 0.7  # but not if they would have more than that many of the requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +56,32 @@ class Workload:
         return ends
 
 
-def divide(load: Workload, max_rows: int, idle: int, busy: int, cost: Cost) -> list[int]:
-    """Batches for at most `idle` instances while `busy` others run: their last positions + 1.
+def efficient(load: Workload, fixed_work: float) -> int:
+    """The fewest requests, from the first on, that make nearly the best batch.
 
-    All requests are in them. The requests must fit into `idle` batches.
+    Each execution costs `fixed_work`. Fillers cost as much as rows: where there are some, what
+    counts is how much sooner requests are computed together than one after another.
     """
-    whole = load.work(0, len(load.rows))
-    best = load.pieces(whole, max_rows)
-    best_ns = _longest_ns(load, best, busy, cost)
-    if best_ns is None or len(load.rows) == 1:
-        return best
-    if len(best) > 1:  # several batches in any case: at least of equal work
-        best = _balanced(load, max_rows, len(best))
-        best_ns = _longest_ns(load, best, busy, cost) or 0.0
-    for parts in range(len(best) + 1, min(idle, len(load.rows)) + 1):
-        found = _balanced(load, max_rows, parts)
-        found_ns = _longest_ns(load, found, busy, cost)
-        if found_ns is not None and _is_gain(best_ns, found_ns):
-            best, best_ns = found, found_ns
-    return best
+    gains: list[float] = []
+    apart, total_rows, own, largest = 0.0, 0, 0.0, 0.0
+    for rows, size in zip(load.rows, load.sizes, strict=True):
+        apart += fixed_work + rows * size
+        total_rows += rows
+        own += rows * size
+        largest = max(largest, size)
+        if load.padded:
+            gains.append(apart / (fixed_work + total_rows * largest))
+        else:
+            gains.append(own / (fixed_work + own))
+    enough = _NEARLY * max(gains)
+    fewest = next(count for count, gain in enumerate(gains, 1) if gain >= enough)
+    most = len(gains)
+    return most if fewest > _MOST * most and gains[-1] >= enough else fewest
+
+
+def share(load: Workload, max_rows: int, parts: int) -> int:
+    """How many requests the first of `parts` batches has, if all end at about the same time."""
+    return _balanced(load, max_rows, parts)[0]
 
 
 def portion(load: Workload, busy: int, soonest_ns: float, cost: Cost) -> int:
@@ -118,16 +127,6 @@ def is_better_later(
 
 def _is_gain(before_ns: float, after_ns: float) -> bool:
     return before_ns - after_ns >= max(WORTHWHILE_NS, _ENOUGH_GAIN * before_ns)
-
-
-def _longest_ns(load: Workload, ends: Sequence[int], busy: int, cost: Cost) -> float | None:
-    """When the last of these batches ends."""
-    times = [
-        cost(busy + len(ends), load.work(start, end))
-        for start, end in zip([0, *ends], ends, strict=False)
-    ]
-    known = [time for time in times if time is not None]
-    return max(known) if known else None
 
 
 def _balanced(load: Workload, max_rows: int, parts: int) -> list[int]:

@@ -77,7 +77,7 @@ class TimeToDrain:
         for rows, (count, took_ns) in fresh.items():
             share = round(_OBSERVATIONS * count / executions)
             for _ in range(max(1, min(count, share))):
-                self._costs.observe(1, rows, took_ns)
+                self._costs.observe({1: took_ns}, rows)
 
     def _finish_ns(
         self, waiting: Waiting, running: Sequence[int], instances: int, own_rows: int

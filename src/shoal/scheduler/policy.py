@@ -21,7 +21,7 @@ class Reason(enum.Enum):
     SHAPE = "the next request has other shapes or inputs"
     DELAY = "the delay of the oldest request was over"
     NO_DELAY = "no queue delay is configured"
-    SHARED = "other instances were idle and took a part"
+    SHARED = "the rest is computed sooner in other batches"
     SINGLE = "the model runs one request at a time"
     SLOTS = "enough sequences had requests"
     WAITING = "waiting for more requests"

@@ -32,7 +32,7 @@ class Cell:
     duration_secs: float = 0.0
     # Until the first client had asked all its questions: then the load decreases.
     loaded_secs: float = 0.0
-    answered_under_load: int = 0
+    answered_under_load: float = 0.0
     busy: float = 0.0  # CPU time of the clients as a share of the duration
     starved: float = 0.0  # time that they waited for a CPU, likewise
     mean_batch: float | None = None  # rows per execution, where the server reports it

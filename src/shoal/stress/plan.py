@@ -11,7 +11,7 @@ from shoal.stress.cell import Cell, ServerSetup
 CLIENTS = (1, 5, 20, 50)
 SESSIONS = (1, 2, 4)
 REQUESTS, LEAST_REQUESTS = 10, 40  # per client, and per cell: fewer make a cell a matter of luck
-WARMUP, LEAST_WARMUP = 1, 10
+WARMUP, LEAST_WARMUP = 1, 30  # by then, a model has all its sessions
 
 
 @dataclass(frozen=True, slots=True)

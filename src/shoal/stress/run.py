@@ -103,7 +103,10 @@ def _measured(
     first_end_ns = sample.first_sequence_end_ns
     if first_end_ns is not None and not sample.failures:  # failures have no moments
         cell.loaded_secs = (first_end_ns - sample.begin_ns) / 1e9
-        cell.answered_under_load = int((sample.ends <= first_end_ns).sum())
+        # Large batches are answered at once: those that run then count by their time until then.
+        took_ns = (sample.ends - sample.starts).clip(1)
+        shares = (first_end_ns - sample.starts) / took_ns
+        cell.answered_under_load = float(shares.clip(0, 1).sum())
     cell.busy = sample.busiest
     cell.starved = sample.starved
     return cell

@@ -10,8 +10,7 @@ from shoal.scheduler.cutter import BatchCutter
 from shoal.scheduler.policy import BatchPolicy, Reason, SingleRequestPolicy
 from shoal.scheduler.queue import QueuePolicy, RequestQueue
 from tests.support.fakes import make_request
-
-MS = 1_000_000
+from tests.support.instances import MS, teach
 
 
 class Stage:
@@ -27,22 +26,6 @@ class Stage:
         for request in requests:
             self.queue.push(request, 0)
         return requests
-
-
-def taught(instances, row_ms=10):
-    """A cutter that knows what batches cost, for so many instances."""
-    concurrent = ConcurrentExecutions()
-    stage = Stage(BatchPolicy(16), concurrent=concurrent)
-    stage.cutter.instances = 2
-    for rows in (1, 4, 16):
-        stage.add(rows)
-        batch, _ = stage.cutter.cut(0, 0)
-        took_ns = rows * row_ms * MS
-        for request in batch:
-            request.moments = (0, 0, took_ns, took_ns)
-        concurrent.finished(batch, took_ns)
-    stage.cutter.instances = instances
-    return stage
 
 
 def test_it_takes_what_the_policy_decides():
@@ -75,23 +58,33 @@ def test_when_no_more_requests_come_nothing_waits(options):
 
 
 @pytest.mark.parametrize(
-    ("instances", "waiting", "own", "parts"),
+    ("instances", "waiting", "parts"),
     [
-        (2, 1, 3, [3]),
-        (3, 2, 2, [2, 2]),
-        (2, 0, 6, []),  # the other one is busy
-        (2, None, 6, []),  # it is to be left whole
-        (1, 1, 6, []),
+        (2, 1, [3, 3]),
+        (3, 2, [2, 2, 2]),
+        (2, None, [6]),  # it is to be left whole
+        (1, 1, [6]),
     ],
 )
-def test_what_is_ready_is_divided_among_instances_that_wait(instances, waiting, own, parts):
-    stage = taught(instances)
-    requests = stage.add(6)
-    batch, _ = stage.cutter.cut(0, waiting)
-    assert [len(batch), *map(len, stage.cutter.parts)] == [own, *parts]
-    taken = [batch, *(stage.cutter.next_part(0) for _ in parts)]
-    assert [request for part in taken for request in part] == requests
-    assert not stage.cutter.parts
+def test_what_is_ready_is_divided_among_instances_that_wait(instances, waiting, parts):
+    concurrent = ConcurrentExecutions()
+    teach(concurrent, instances)
+    stage = Stage(BatchPolicy(16), 6, concurrent=concurrent)
+    stage.cutter.instances = instances
+    taken = []
+    for _ in parts:
+        taken.append(stage.cutter.cut(0, waiting)[0])
+        waiting = waiting and waiting - 1
+    assert [len(part) for part in taken] == parts
+    assert [request for part in taken for request in part] == stage.requests
+
+
+def test_batches_that_were_given_back_go_first():
+    stage = Stage(BatchPolicy(16), 2)
+    given_back = [make_request(rows=1)[0] for _ in range(2)]
+    stage.cutter.given_back += [[request] for request in given_back]
+    assert [stage.cutter.next_given_back(0) for _ in range(2)] == [[one] for one in given_back]
+    assert not stage.cutter.given_back
 
 
 def test_a_group_that_would_be_one_batch():

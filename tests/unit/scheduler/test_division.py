@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.scheduler.division import WORTHWHILE_NS, Workload, divide, portion
+from shoal.scheduler.division import Workload, efficient, portion, share
 
 MS = 1_000_000
 
@@ -31,29 +31,40 @@ def lengths(ends):
 
 
 @pytest.mark.parametrize(
-    ("load", "max_rows", "idle", "busy", "cost", "expected"),
+    ("load", "fixed_work", "count"),
     [
-        (rows(*[1] * 10), 16, 2, 0, linear(), [5, 5]),
-        (rows(*[1] * 20), 16, 2, 0, linear(), [10, 10]),  # more than a full batch
-        (rows(*[1] * 5), 16, 2, 0, linear(), [3, 2]),
-        (rows(*[1] * 6), 16, 4, 0, linear(), [2, 2, 2]),  # a fourth would end as late
-        (rows(*[1] * 16), 16, 1, 0, linear(), [16]),
-        (rows(1), 16, 2, 0, linear(), [1]),
-        (rows(*[1] * 10), 16, 2, 0, linear(row_ms=0.1), [10]),  # nothing worth mentioning
-        (rows(*[1] * 10), 16, 2, 0, linear(50, 0), [10]),  # a batch costs what one row costs
-        (rows(*[1] * 10), 16, 2, 0, linear(cores=1), [10]),  # they would only share a core
-        (rows(*[1] * 20), 16, 2, 0, linear(50, 0), [10, 10]),  # two batches in any case
-        (rows(*[1] * 8), 16, 4, 0, linear(cores=2), [4, 4]),  # as many as there are cores
-        (rows(*[1] * 8), 16, 2, 2, linear(cores=2), [4, 4]),  # two shares of the cores
-        (rows(9, 1, 1, 1, 9), 16, 2, 0, linear(), [3, 2]),
-        (rows(1, 1, 1, 9, 9, padded=True), 16, 2, 0, linear(), [3, 2]),  # padding costs, too
-        (Workload([4, 1, 1, 2], [1] * 4), 8, 2, 0, linear(), [1, 3]),  # none is split
-        (rows(*[1] * 10), 16, 2, 0, lambda concurrency, work: None, [10]),  # nothing is known
-        (rows(*[1] * 20), 16, 2, 0, lambda concurrency, work: None, [16, 4]),
+        (rows(*[1] * 16), 0, 1),  # rows together gain nothing
+        (rows(*[1] * 16), 0.1, 3),
+        (rows(*[1] * 16), 1, 11),
+        (rows(*[1] * 16), 2, 16),  # not 13
+        (rows(*[1] * 16), 1000, 16),
+        (rows(1, 4, 1, 1, padded=True), 0, 1),  # fillers cost as much as rows
+        (rows(1, 4, 1, 1, padded=True), 100, 4),
+        (rows(1, 1, 1, 9, padded=True), 3, 3),
+        (rows(1, 1, 1, 9), 3, 4),
+        (rows(9), 0, 1),
     ],
 )
-def test_divide(load, max_rows, idle, busy, cost, expected):
-    assert lengths(divide(load, max_rows, idle, busy, cost)) == expected
+def test_the_fewest_requests_that_are_nearly_as_efficient_as_any(load, fixed_work, count):
+    assert efficient(load, fixed_work) == count
+
+
+@pytest.mark.parametrize(
+    ("load", "max_rows", "parts", "count"),
+    [
+        (rows(*[1] * 10), 16, 2, 5),
+        (rows(*[1] * 20), 16, 2, 10),  # more than a full batch
+        (rows(*[1] * 5), 16, 2, 3),
+        (rows(*[1] * 40), 16, 2, 16),
+        (rows(*[1] * 16), 16, 1, 16),
+        (rows(1), 16, 2, 1),
+        (rows(9, 1, 1, 1, 9), 16, 2, 3),
+        (rows(1, 1, 1, 9, 9, padded=True), 16, 2, 3),  # padding costs, too
+        (Workload([4, 1, 1, 2], [1] * 4), 8, 2, 1),  # none is split
+    ],
+)
+def test_share(load, max_rows, parts, count):
+    assert share(load, max_rows, parts) == count
 
 
 @pytest.mark.parametrize(
@@ -81,33 +92,35 @@ loads = st.builds(
 costs = st.builds(linear, st.floats(0, 40), st.floats(0.01, 5), st.integers(1, 4))
 
 
-def makespan(load, ends, busy, cost):
-    parts = list(pairwise([0, *ends]))
-    return max(cost(busy + len(parts), load.work(*part)) for part in parts)
-
-
-@given(loads, st.integers(4, 16), st.integers(1, 4), st.integers(0, 2), costs)
-def test_every_division_is_whole_in_order_and_close_to_the_best(load, max_rows, more, busy, cost):
-    fewest = len(load.pieces(load.work(0, len(load.rows)), max_rows))
-    idle = fewest + more - 1
-    ends = divide(load, max_rows, idle, busy, cost)
-    assert ends[-1] == len(load.rows)
-    assert all(a < b for a, b in pairwise([0, *ends]))
-    assert len(ends) <= idle
-    assert all(sum(load.rows[a:b]) <= max_rows for a, b in pairwise([0, *ends]))
-    allowed = [
-        (*inner, len(load.rows))
-        for parts in range(1, idle + 1)
-        for inner in combinations(range(1, len(load.rows)), parts - 1)
-    ]
+@given(loads, st.integers(4, 16), st.integers(1, 4))
+def test_shares_one_after_another_are_close_to_the_best_division(load, max_rows, more):
+    parts = len(load.pieces(load.work(0, len(load.rows)), max_rows)) + more - 1
+    start, works = 0, []
+    for left in range(parts, 0, -1):
+        rest = Workload(load.rows[start:], load.sizes[start:], load.padded)
+        if not rest.rows:
+            break
+        count = share(rest, max_rows, left)
+        assert sum(rest.rows[:count]) <= max_rows
+        works.append(rest.work(0, count))
+        start += count
+    assert start == len(load.rows)
     best = min(
-        makespan(load, found, busy, cost)
-        for found in allowed
+        max(load.work(a, b) for a, b in pairwise([0, *found]))
+        for number in range(1, parts + 1)
+        for found in (
+            (*inner, len(load.rows)) for inner in combinations(range(1, len(load.rows)), number - 1)
+        )
         if all(sum(load.rows[a:b]) <= max_rows for a, b in pairwise([0, *found]))
     )
-    found = makespan(load, ends, busy, cost)
-    # A step that gains less than a tenth is not taken, and the work is balanced to 2 %.
-    assert found <= max(best / 0.9 * 1.02, best * 1.02 + WORTHWHILE_NS) * (1 + 1e-9)
+    assert max(works) <= best * 1.02 + 1e-9
+
+
+@given(loads, st.floats(0, 100))
+def test_an_efficient_batch_is_never_slower_than_one_after_another(load, fixed_work):
+    count = efficient(load, fixed_work)
+    apart = sum(fixed_work + a * b for a, b in zip(load.rows[:count], load.sizes, strict=False))
+    assert fixed_work + load.work(0, count) <= apart * (1 + 1e-9)
 
 
 @given(loads, st.integers(0, 200), costs)
