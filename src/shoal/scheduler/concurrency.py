@@ -21,9 +21,9 @@ _SHORTEST_NS = 2 * WORTHWHILE_NS  # half of a shorter execution is not a worthwh
 _OWN_NS = 300_000  # what our own code costs for each execution, about
 _LEAST_CERTAINTY = 0.2  # of what is observed beside fewer executions than planned
 _OVERDUE = 2  # times the expected time: no batch is held back for such an execution
-_LATER = 1.25  # times the expected end, at which one that waits for it looks again
-_WHEN_LATE = 0.1  # of the time of a batch, after which it looks again if that is over
-_TIMES_AGAIN = 4  # that it may look again, if requests arrive
+_LATER = 1.25  # times the expected end, at which one that waits for it decides anew
+_WHEN_LATE = 0.1  # of the time of a batch, after which it decides anew if that is over
+_DECISIONS = 4  # that it may make meanwhile, if requests arrive
 _MUCH_SHORTER = 3  # times what is left of others: such an execution does not wait for them
 _KEPT = 0.9  # of the work that ran or waited, from one decision to the next
 _DIFFERENT = 4  # times the usual work, or a part of it, to learn how the time grows
@@ -183,7 +183,7 @@ class ConcurrentExecutions:
         if busy >= best:
             wait_ns = self._hold_ns(running, work, rows)
             if wait_ns:
-                self._held_until_ns = now_ns + wait_ns // _TIMES_AGAIN
+                self._held_until_ns = now_ns + wait_ns // _DECISIONS
                 return Share(0, wait_ns=wait_ns)
         beside = max(1, min(idle + 1, best - busy))  # that begin now
         taken = self._efficient(load, count)
