@@ -255,9 +255,11 @@ class Job:
         if not self.workload.compute_bound:
             if self._quick_tool in self.plan.tools:
                 left = WARM_UP_REQUESTS * self.workload.copies
-                left -= self._quick(WARM_UP_SECS).requests
                 while left > 0:
-                    left -= self._quick(WARM_UP_SECS).requests
+                    answered = self._quick(WARM_UP_SECS).requests
+                    if not answered:
+                        raise LoadFailed(f"no answer within {WARM_UP_SECS} s of warming up")
+                    left -= answered
             return 0
         few = min(self.concurrency, WARM_UP_REQUESTS)
         load = h2load.run(self.target, few, requests=few)
