@@ -104,6 +104,7 @@ def _named(run: dict[str, Any], peer: str) -> str:
     if package == "nvidia-pytriton":  # the wheel that brings Triton, whose version is another
         return title.replace(")", f", pytriton {version})")
     name = re.split(r"(?= [(+])|(?=,)", title, maxsplit=1)[0]
+    version = version.partition("+")[0]  # the commit is in the report, and too long for a label
     return f"{name} {version}".rstrip() + title.removeprefix(name)
 
 
