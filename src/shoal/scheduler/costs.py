@@ -94,7 +94,7 @@ class ExecutionCosts:
         self._executions = 0
 
     def observe(self, times_ns: Mapping[int, float], work: float, certainty: float = 1.0) -> None:
-        """An execution took so long beside so many: nanoseconds by concurrency, itself included.
+        """An execution ended: its nanoseconds at each number of executions, itself included.
 
         Where that may not be so for all of the time, `certainty` is less than 1. What the levels do
         not explain is divided among them, by time and by how little is known about each.

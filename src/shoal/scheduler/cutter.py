@@ -74,8 +74,8 @@ class BatchCutter:
     def cut(self, now_ns: int, waiting: int | None = None) -> tuple[list[Request], int | None]:
         """A batch if one is ready, otherwise how long until time alone makes one ready.
 
-        It is a part of what waits if some of the other instances, of which so many are `waiting`,
-        should take parts, too. With None it is left whole.
+        It is a part of what waits if some of the other instances should take parts, too; `waiting`
+        is the number of those that are idle. With None it is left whole.
         """
         concurrent = self._concurrent
         if waiting is None or (self.instances < 2 and not (concurrent and concurrent.padded)):
@@ -100,7 +100,7 @@ class BatchCutter:
         return batch
 
     def take_single(self, most: int) -> list[Request]:
-        """At most so many requests of a queue in which each is a batch."""
+        """Up to `most` requests of a queue in which each is a batch."""
         requests = self._queue.take(min(len(self._queue), most))
         for request in requests:
             self._leave_queue((request,), Reason.SINGLE)
