@@ -80,10 +80,15 @@ class OnDemand:
 
     def absent(self, key: str) -> ShoalError:
         """The error for a model that does not serve: ModelLoading, or why its last load failed."""
+        failure = None if key in self._loads else self._recent_failure(key)
+        return _FirstUse(self, key) if failure is None else failure
+
+    def _recent_failure(self, key: str) -> ShoalError | None:
+        """Why the last load failed, until it may be retried."""
         failure = self._failures.get(key)
-        if failure is not None and self._clock() < failure.again_at and key not in self._loads:
-            return copy.copy(failure.error)
-        return _FirstUse(self, key)
+        if failure is None or self._clock() >= failure.again_at:
+            return None
+        return copy.copy(failure.error)
 
     def has_failed(self, key: str) -> bool:
         """Whether the last load for a request failed."""
@@ -109,12 +114,15 @@ class OnDemand:
             load = self._loads.get(key)
             if self._closed:
                 refusal: ShoalError | None = Unavailable("Server exiting")
-            else:
-                refusal = None
-                if load is None and not self._serves(key):
+            elif load is None and not self._serves(key):
+                # The load that `absent` saw in progress may have failed since.
+                refusal = self._recent_failure(key)
+                if refusal is None:
                     load = self._loads[key] = _Load(key)
                     name = f"shoal-load-{key}"
                     threading.Thread(target=self._run, args=(load,), name=name, daemon=True).start()
+            else:
+                refusal = None
             if load is not None and refusal is None:
                 number = next(self._numbers)
                 load.waiting[number] = settled

@@ -117,6 +117,24 @@ def test_who_comes_too_late_need_not_wait(on_demand, loader):
     assert loader.loads == []
 
 
+def test_who_comes_too_late_starts_no_second_load_after_a_failure(on_demand, loader, clock):
+    loader.gate.clear()
+    first, late = Told(), Told()
+    on_demand.absent("m").then(first)
+    pending = on_demand.absent("m")  # while the load is in progress
+    loader.failure = Internal("broken")
+    loader.gate.set()
+    assert isinstance(first.wait(), FailedToLoad)
+    pending.then(late)
+    assert late.errors[0].message == "broken"
+    assert loader.loads == ["m"]
+    clock.now += 1
+    loader.failure = None
+    again = Told()
+    pending.then(again)
+    assert again.wait() is None
+
+
 def test_who_leaves_is_not_told(on_demand, loader):
     loader.gate.clear()
     gone, stays = Told(), Told()
