@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.frontends.coalescer import TRY_EVERY, Coalescer
+from shoal.frontends.coalescer import Coalescer
+from shoal.frontends.repoll import TRY_EVERY
 
 
 class Template:

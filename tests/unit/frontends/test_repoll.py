@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.frontends.coalescer import ENOUGH_GAIN, TRY_EVERY, SocketRepoll
+from shoal.frontends.repoll import ENOUGH_GAIN, TRY_EVERY, SocketRepoll
 
 
 def batches(repoll, count, brings, waiting=4):
