@@ -24,7 +24,7 @@ from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import DONE, Request
 from shoal.instance.own_time import SHORT_NS, ComputeTime, own_ns, thread_cpu_ns
 from shoal.scheduler.batch import PlannedOutputs, joined_contents, shared_template
-from shoal.statistics.model import ModelStatistics, Moments, ledger
+from shoal.statistics.model import ModelStatistics, ledger
 
 logger = logging.getLogger(__name__)
 
@@ -105,9 +105,9 @@ class BoundRuns:
         elapsed_ns = end_ns - input_end_ns
         self._was_long = elapsed_ns > SHORT_NS
         model_ns = own_ns(elapsed_ns, cpu_ns) if reads_cpu_time else min(elapsed_ns, SHORT_NS)
-        moments = Moments(start_ns, input_end_ns, end_ns, end_ns)
-        rows = template.rows * len(requests)
-        self._statistics.executed(requests, rows, moments)
+        moments = (start_ns, input_end_ns, end_ns, end_ns)
+        rows = template.rows * count
+        self._statistics.executed(requests, rows, moments, end_ns=end_ns)
         for request in requests:
             request.state = DONE
             request.moments = moments
@@ -152,7 +152,7 @@ class BoundRuns:
         if account is not None:
             ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
         else:
-            self._statistics.executed((request,), template.rows, Moments(*moments), end_ns=end_ns)
+            self._statistics.executed((request,), template.rows, moments, end_ns=end_ns)
         replies.send_all(PlannedResponses(layout, results), (request,))
         return template.rows, model_ns, elapsed_ns
 

@@ -75,10 +75,10 @@ class Histogram:
         self._counts, self._total = [0] * len(self._counts), 0
         return taken
 
-    def add_taken(self, counts: Sequence[int], total: int) -> None:
-        """Add what `take` has returned, of a histogram with the same edges."""
-        self._counts = [own + more for own, more in zip(self._counts, counts, strict=True)]
-        self._total += total
+    def add_taken(self, counts: Sequence[int], total: int, times: int = 1) -> None:
+        """Add what `take` has returned, of a histogram with the same edges, `times` times."""
+        self._counts = [own + times * more for own, more in zip(self._counts, counts, strict=True)]
+        self._total += times * total
 
     def read(self) -> HistogramReading:
         """A copy that no longer changes."""

@@ -1,17 +1,19 @@
-"""Executions of one request each, of all models, counted a thousand at a time.
+"""Executions of all models, counted a thousand at a time.
 
     add --> [ entries ] --fold: every thousand, or before a model is read--> accounts --take-->
 
-What a model counts is some twenty objects. If requests go to many models in turn, these are in no
-cache of the processor, and reading them takes longer than the sums. So an execution is only written
-down here, in one place for all models, and added to the accounts of its model with many others.
+What a model counts is some twenty objects. To change them takes as long as to run a small model,
+and longer if requests go to many models in turn, because they are in no cache of the processor. So
+an execution is only written down here, in one place for all models, and added to one of its model's
+accounts with many others. The requests of an execution arrived and were queued together; there is
+an account for each number of them.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,7 +41,8 @@ class Account:
 
 
 class AccountSums(NamedTuple):
-    """What was counted on an account: times in nanoseconds, histograms as counts of buckets."""
+    """What was counted on an account, each execution once: times in nanoseconds, histograms as
+    counts of buckets."""
 
     executions: int
     success_ns: int
@@ -86,26 +89,29 @@ class ExecutionLedger:
         moments: tuple[int, int, int, int],
         end_ns: int,
     ) -> None:
-        """Count an execution on the account with this number. `moments` are those of `Moments`; a
-        request with `queued_ns` 0 never waited."""
+        """Count an execution on the account with this number. `moments` are those of `Moments`;
+        requests with `queued_ns` 0 never waited."""
         entries = self._entries
         entries.append(_pack(number, start_ns, queued_ns, *moments, end_ns))
         if len(entries) >= _MOST_ENTRIES:
             with self._lock:
                 self._fold()
 
-    def take(self, account: Account) -> AccountSums | None:
-        """What was counted on an account, which is empty from then on; None if that is nothing."""
+    def take(self, accounts: Iterable[Account]) -> list[AccountSums | None]:
+        """What was counted on each of these accounts, which are empty from then on; None if that is
+        nothing."""
+        numbers = [account.number for account in accounts]
         with self._lock:
             self._fold()
-            row = self._table[account.number]
-            if not row[0]:
-                return None
-            sums = row.tolist()
-            row[:] = 0
+            rows = self._table[numbers].tolist()
+            self._table[numbers] = 0
         ends = [_SUMS + self._buckets * part for part in range(4)]
-        histograms = [sums[start:end] for start, end in pairwise(ends)]
-        return AccountSums(*sums[:_SUMS], *histograms)
+        return [
+            AccountSums(*row[:_SUMS], *[row[start:end] for start, end in pairwise(ends)])
+            if row[0]
+            else None
+            for row in rows
+        ]
 
     def _fold(self) -> None:
         """Add the entries to the accounts. The lock is held."""

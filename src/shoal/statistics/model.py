@@ -4,11 +4,12 @@
       |          '------ queue ------'-- input --'--- infer ---'--- output ---'            |
       '------------------------------------ success ---------------------------------------'
 
-Counting costs one lock and a few sums per batch. No code on a request's path knows about
-Prometheus: a scrape reads a copy. The numbers follow Triton's rules: a batch's compute times count
-in full for every request in it, and only successful requests are counted in `queue` and
-`compute_*`, so the counts of `success`, `queue` and the three `compute_*` are equal. A request that
-the response cache answered counts in `success`, `queue` and `cache_hit` only.
+Counting costs an entry of the ledger per batch, or one lock and a few sums where its requests
+arrived at different moments. No code on a request's path knows about Prometheus: a scrape reads a
+copy. The numbers follow Triton's rules: a batch's compute times count in full for every request in
+it, and only successful requests are counted in `queue` and `compute_*`, so the counts of `success`,
+`queue` and the three `compute_*` are equal. A request that the response cache answered counts in
+`success`, `queue` and `cache_hit` only.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from shoal.statistics.ledger import Account, ExecutionLedger
 from shoal.statistics.summary import DurationSummary, SummaryReading
 from shoal.statistics.task import TaskStatistics
 
-_MOST_ACCOUNTS = 16  # of one model in the ledger; other sizes of executions are counted at once
+_MOST_ACCOUNTS = 64  # of one model in the ledger; other sizes of executions are counted at once
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 
 # A request to a small model takes some 100 µs, one to a large model seconds: three buckets per
@@ -248,24 +249,25 @@ class ModelStatistics:
         if first_response_edges_ms:
             # In whole milliseconds, as Triton counts them.
             self._first_response = Histogram(sorted(first_response_edges_ms))
-        # Executions of one request are counted in the ledger, by their rows, and here before
+        # Executions whose requests arrived together are counted in the ledger, and here before
         # anything is read: with many models, what is counted is in no cache of the processor.
         self._uses_ledger = self._summaries is None and self._first_response is None
-        self._accounts: dict[int, Account] = {}
-        self._last_account: tuple[int, int | None] = (-1, None)  # rows, and its number
+        self._accounts: dict[tuple[int, int], Account] = {}  # by rows and number of requests
+        self._last_account: tuple[int, int, int | None] = (-1, 0, None)  # the key and its number
 
     def executed(
         self,
         requests: Sequence[CountedRequest],
         rows: int,
-        moments: Moments,
+        moments: tuple[int, int, int, int],
         *,
         end_ns: int | None = None,
         answered_before: bool = False,
     ) -> None:
         """Count one execution that served all of `requests`, at the moment they are answered.
 
-        `rows` is the batch size of the execution. A request whose `queued_ns` is 0 never waited.
+        `rows` is the batch size of the execution, `moments` are those of `Moments`, which takes
+        longer to make than a tuple. A request whose `queued_ns` is 0 never waited.
         Requests of the batch that failed on their own are left out here and go to `failed`; with
         no request left, nothing is counted. `end_ns` is now by default: the steps of an ensemble
         run in parallel, so that the sum of their compute times may exceed the elapsed time.
@@ -274,19 +276,25 @@ class ModelStatistics:
         count = len(requests)
         if not count:
             return
-        compute_start_ns = moments.compute_start_ns
         if end_ns is None:
-            end_ns = max(self._clock(), moments.compute_end_ns)
-        if count == 1 and requests[0].rows == rows:
-            request = requests[0]
-            account = self.account(rows)
-            if account is not None:
-                ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
-                return
+            end_ns = max(self._clock(), moments[3])
+        started = [request.start_ns for request in requests]
+        queued = [request.queued_ns for request in requests]
         inferences = sum([request.rows for request in requests])
+        start_ns, queued_ns = started[0], queued[0]
+        if (
+            inferences == rows
+            and started.count(start_ns) == count
+            and queued.count(queued_ns) == count
+        ):
+            account = self.account(rows, count)
+            if account is not None:
+                ledger.add(account, start_ns, queued_ns, moments, end_ns)
+                return
         # Sorting is cheap (they come nearly in order) and lets the histograms count by bisection.
-        started = sorted([request.start_ns for request in requests])
-        queued = sorted([request.queued_ns for request in requests])
+        started.sort()
+        queued.sort()
+        compute_start_ns = moments[0]
         if not queued[0] or queued[-1] > compute_start_ns:  # some never waited
             queued = sorted([min(at or compute_start_ns, compute_start_ns) for at in queued])
         self._count(
@@ -296,15 +304,14 @@ class ModelStatistics:
     def executed_one_by_one(
         self, requests: Sequence[Request], moments: Sequence[tuple[int, int, int, int]]
     ) -> None:
-        """Count an execution for each of `requests`, which are answered together. `moments` are
-        those of `Moments`, which takes longer to make than a tuple."""
+        """Count an execution for each of `requests`, which are answered together."""
         end_ns = self._clock()
         for request, own in zip(requests, moments, strict=True):
             account = self.account(request.rows)
             if account is not None:
                 ledger.add(account, request.start_ns, request.queued_ns, own, end_ns)
             else:
-                self.executed((request,), request.rows, Moments(*own), end_ns=end_ns)
+                self.executed((request,), request.rows, own, end_ns=end_ns)
 
     def executed_block(
         self, started: list[int], queued_ns: int, request_rows: int, rows: int, moments: Moments
@@ -321,7 +328,7 @@ class ModelStatistics:
         queued: list[int],
         inferences: int,
         rows: int,
-        moments: Moments,
+        moments: tuple[int, int, int, int],
         end_ns: int,
         *,
         answered_before: bool = False,
@@ -368,46 +375,49 @@ class ModelStatistics:
                 summaries.compute_infer_ns.add(infer_ns, end_ns, count)
                 summaries.compute_output_ns.add(output_ns, end_ns, count)
 
-    def account(self, rows: int) -> int | None:
-        """Where the `ledger` counts executions with one request of `rows` rows; None if `executed`
-        has to."""
-        last_rows, number = self._last_account
-        if last_rows != rows:
+    def account(self, rows: int, count: int = 1) -> int | None:
+        """Where the `ledger` counts executions of `rows` rows for `count` requests that arrived and
+        were queued together; None if `executed` has to."""
+        last_rows, last_count, number = self._last_account
+        if last_rows != rows or last_count != count:
+            key = rows, count
             with self._lock:
-                account = self._accounts.get(rows)
+                account = self._accounts.get(key)
                 if account is None and self._uses_ledger and len(self._accounts) < _MOST_ACCOUNTS:
-                    account = self._accounts[rows] = ledger.open()
+                    account = self._accounts[key] = ledger.open()
             number = None if account is None else account.number
-            self._last_account = (rows, number)
+            self._last_account = (rows, count, number)
         return number
 
-    def _count_lone(self) -> None:
+    def _count_ledger(self) -> None:
         """Count the executions that are in the ledger. The lock is held."""
-        for rows, account in self._accounts.items():
-            taken = ledger.take(account)
-            if taken is None:
+        if not self._accounts:
+            return
+        taken = ledger.take(self._accounts.values())
+        for (rows, count), sums in zip(self._accounts, taken, strict=True):
+            if sums is None:
                 continue
-            count, success_ns, queue_ns, input_ns, infer_ns, output_ns, end_ns = taken[:7]
+            executions, success_ns, queue_ns, input_ns, infer_ns, output_ns, end_ns = sums[:7]
             self._last_end_ns = max(self._last_end_ns, end_ns)
             last_inference_ns = self._wall_clock() - (self._clock() - end_ns)
             self._last_inference_ns = max(self._last_inference_ns, last_inference_ns)
-            self._inference_count += rows * count
-            self._success_count += count
-            self._success_ns += success_ns
-            self._queue_ns += queue_ns
-            self._compute_input_ns += input_ns
-            self._compute_infer_ns += infer_ns
-            self._compute_output_ns += output_ns
+            self._inference_count += rows * executions
+            self._success_count += count * executions
+            self._success_ns += count * success_ns
+            self._queue_ns += count * queue_ns
+            self._compute_input_ns += count * input_ns
+            self._compute_infer_ns += count * infer_ns
+            self._compute_output_ns += count * output_ns
             batch = self._batches.setdefault(rows, [0, 0, 0, 0])
-            for place, more in enumerate((count, input_ns, infer_ns, output_ns)):
+            for place, more in enumerate((executions, input_ns, infer_ns, output_ns)):
                 batch[place] += more
             histograms = self._histograms
             if histograms is not None:
                 compute_ns = input_ns + infer_ns + output_ns
-                histograms.request_duration_ns.add_taken(taken.request_buckets, success_ns)
-                histograms.queue_duration_ns.add_taken(taken.queue_buckets, queue_ns)
-                histograms.compute_duration_ns.add_taken(taken.compute_buckets, compute_ns)
-                histograms.batch_size.add(rows, count)
+                histograms.request_duration_ns.add_taken(sums.request_buckets, success_ns, count)
+                histograms.queue_duration_ns.add_taken(sums.queue_buckets, queue_ns, count)
+                histograms.compute_duration_ns.add_taken(sums.compute_buckets, compute_ns, count)
+                histograms.batch_size.add(rows, executions)
 
     def first_response(self, request: Request) -> None:
         """A request that is not answered with its batch gets its first response."""
@@ -488,7 +498,7 @@ class ModelStatistics:
     def last_inference_ms(self) -> int:
         """When a request was last served, since the epoch; 0: never."""
         with self._lock:
-            self._count_lone()
+            self._count_ledger()
             return self._last_inference_ns // _MS
 
     @property
@@ -496,7 +506,7 @@ class ModelStatistics:
         """When a request was last served, or else when the model was loaded, by the monotonic
         clock."""
         with self._lock:
-            self._count_lone()
+            self._count_ledger()
             return self._last_end_ns or self.loaded_ns
 
     def ready(self, load_duration_secs: float) -> None:
@@ -508,7 +518,7 @@ class ModelStatistics:
     def read(self) -> ModelReading:
         """A copy of all counts, consistent with one another."""
         with self._lock:
-            self._count_lone()
+            self._count_ledger()
             return ModelReading(
                 last_inference_ms=self._last_inference_ns // _MS,
                 inference_count=self._inference_count,
@@ -534,7 +544,7 @@ class ModelStatistics:
         """The part of `read` that tells what executions cost: `batches`, and the mean number of
         rows of a request."""
         with self._lock:
-            self._count_lone()
+            self._count_ledger()
             requests = self._success_count - self._cache.hit_count
             return self._read_batches(), self._inference_count / max(1, requests)
 

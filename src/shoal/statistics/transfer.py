@@ -33,7 +33,7 @@ def take(statistics: ModelStatistics) -> Counts | None:
     """Everything that was counted since the last time; None if that is nothing. For models without
     a response cache."""
     with statistics._lock:
-        statistics._count_lone()
+        statistics._count_ledger()
         failures = [statistics._failures[reason] for reason in FailureReason]
         if not statistics._success_count and not any(failures):
             return None
@@ -57,7 +57,7 @@ def add(statistics: ModelStatistics, counts: Counts) -> None:
     """Add what `take` has returned for the same model in another process."""
     last_inference_ns, last_end_ns, sums, failures, batches, histograms, summaries = counts
     with statistics._lock:
-        statistics._count_lone()
+        statistics._count_ledger()
         statistics._last_inference_ns = max(statistics._last_inference_ns, last_inference_ns)
         statistics._last_end_ns = max(statistics._last_end_ns, last_end_ns)
         for name, value in zip(_SUMS, sums, strict=True):

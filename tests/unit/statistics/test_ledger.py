@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from bisect import bisect_left
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -43,8 +44,9 @@ def test_sums_and_histograms(monkeypatch, most_entries):
         ):
             buckets[bisect_left(EDGES, value)] += 1
     for account, sums in zip(accounts, wanted, strict=True):
-        assert list(ledger.take(account)) == sums
-        assert ledger.take(account) is None
+        (taken,) = ledger.take([account])
+        assert list(taken) == sums
+        assert ledger.take([account]) == [None]
 
 
 def test_the_place_of_a_freed_account_is_used_again_and_empty():
@@ -59,7 +61,7 @@ def test_the_place_of_a_freed_account_is_used_again_and_empty():
     for _ in range(16):
         accounts.append(ledger.open())
     assert {account.number for account in accounts} == numbers
-    assert [ledger.take(account) for account in accounts] == [None] * 16
+    assert ledger.take(accounts) == [None] * 16
 
 
 def test_a_model_with_requests_of_many_sizes(make_request):
@@ -72,3 +74,31 @@ def test_a_model_with_requests_of_many_sizes(make_request):
     assert {rows: batch.count for rows, batch in reading.batches.items()} == dict.fromkeys(sizes, 2)
     assert reading.success_count == reading.histograms.batch_size.count == 2 * len(sizes)
     assert reading.inference_count == 2 * sum(sizes)
+
+
+def test_a_batch_counts_the_same_whether_or_not_it_goes_through_the_ledger(make_request):
+    dice = random.Random(7)
+    counted = ModelStatistics("m", 1, clock=lambda: 0, wall_clock=lambda: 0)
+    wanted = ModelStatistics("m", 1, clock=lambda: 0, wall_clock=lambda: 0)
+    wanted._uses_ledger = False
+    for _ in range(300):
+        count, size = dice.randint(1, 5), dice.randint(1, 2)
+        start, queued, *moments, end = sorted(dice.sample(range(1, 30_000_000), 7))
+        requests = [make_request(start, queued, rows=size) for _ in range(count)]
+        if dice.random() < 0.3:  # the last arrived later
+            requests[-1] = make_request(queued, moments[0], rows=size)
+        for one in (counted, wanted):
+            one.executed(requests, count * size, tuple(moments), end_ns=end)
+    assert len(counted._accounts) > 5
+    assert not wanted._accounts
+    reading, other = counted.read(), wanted.read()
+    last_ms = reading.last_inference_ms, other.last_inference_ms  # by different clocks
+    assert replace(reading, last_inference_ms=0) == replace(other, last_inference_ms=0), last_ms
+
+
+def test_rows_that_serve_no_request_are_no_inferences(make_request):
+    counted = ModelStatistics("m", 1)
+    counted.executed([make_request(1, 2), make_request(1, 2)], 8, Moments(3, 4, 5, 6))
+    reading = counted.read()
+    assert reading.inference_count == 2
+    assert list(reading.batches) == [8]
