@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import ml_dtypes
@@ -180,8 +181,8 @@ def test_a_bound_run_gives_the_same(loader, datatype):
     if datatype in (dtypes.BYTES, dtypes.BF16):
         assert run is None
         return
-    kept = [run([array.tobytes()]) for array in arrays]
-    assert kept == [[array.tobytes()] for array in arrays]
+    kept = [run(array.tobytes()) for array in arrays]
+    assert kept == [array.tobytes() for array in arrays]
 
 
 def test_bound_outputs_come_in_their_order(loader):
@@ -189,9 +190,28 @@ def test_bound_outputs_come_in_their_order(loader):
     array = np.array([[5]], np.int32)
     inputs = [form("INPUT1", array), form("INPUT0", array)]
     run = executor.bind(inputs, [form("OUTPUT1", array), form("OUTPUT0", array)])
-    results = run([np.int32(2).tobytes(), np.int32(5).tobytes()])
-    assert [np.frombuffer(result, np.int32).item() for result in results] == [3, 7]
+    assert np.frombuffer(run(np.array([2, 5], np.int32).tobytes()), np.int32).tolist() == [3, 7]
     assert executor.bind(inputs[:1], [form("OUTPUT0", array)]) is None  # INPUT0 is required
+
+
+@pytest.mark.parametrize(("width", "pieces"), [(3, 2), (8, 1)])
+def test_bound_numbers_lie_at_multiples_of_their_size(loader, width, pieces):
+    """Those of an input behind bytes would not, if all inputs were in one piece of memory."""
+    kinds = ("INPUT", "OUTPUT")
+    tensors = [
+        [models.value(f"{kind}{i}", ("UINT8", "FP64")[i], ("batch", width)) for i in range(2)]
+        for kind in kinds
+    ]
+    nodes = [helper.make_node("Identity", [f"INPUT{i}"], [f"OUTPUT{i}"]) for i in range(2)]
+    executor = loader.executor(models.model(nodes, inputs=tensors[0], outputs=tensors[1]))
+    arrays = [np.arange(width, dtype=dtype)[None] for dtype in (np.uint8, np.float64)]
+    run = executor.bind(*[[form(f"{kind}{i}", arrays[i]) for i in range(2)] for kind in kinds])
+    contents = b"".join([array.tobytes() for array in arrays])
+    assert run(contents) == run(memoryview(contents)) == contents
+    targets, results, *_ = run.__defaults__
+    assert len(targets) == len(results) == pieces
+    memory, place = targets[-1]
+    assert (ctypes.addressof(memory) + width - place.start) % 8 == 0
 
 
 def test_what_is_not_bound(loader):
@@ -209,8 +229,8 @@ def test_a_bound_run_fails_as_the_model_does(loader, capfd):
     (result,) = executor.run({"INPUT0": np.array([[3]])}, ["OUTPUT0"])
     run = executor.bind([form("INPUT0", np.array([[3]]))], [form("OUTPUT0", result)])
     with pytest.raises(Exception, match="must be within the inclusive range"):
-        run([np.array([[9]]).tobytes()])
-    assert run([np.array([[2]]).tobytes()]) == [np.array([[20]], result.dtype).tobytes()]
+        run(np.array([[9]]).tobytes())
+    assert run(np.array([[2]]).tobytes()) == np.array([[20]], result.dtype).tobytes()
     assert capfd.readouterr() == ("", "")
 
 

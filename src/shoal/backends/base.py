@@ -105,8 +105,8 @@ class ArrayForm(NamedTuple):
     dtype: np.dtype
 
 
-# Takes the contents of each input, and returns those of each output.
-BoundRun: TypeAlias = Callable[[Sequence[Buffer]], list[bytes]]
+# Takes the contents of all inputs, one behind the other, and returns those of all outputs.
+BoundRun: TypeAlias = Callable[[Buffer], bytes]
 
 
 class RowsRefused(InvalidArgument):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import c_char
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from shoal.backends.base import (
 )
 from shoal.backends.file_backend import FileBackend
 from shoal.backends.graph import Graph, GraphTensor
+from shoal.backends.onnx_binding import bound_run
 from shoal.backends.onnx_lone_session import LoneSession
 from shoal.backends.onnx_options import (
     BACKEND,
@@ -50,7 +50,6 @@ from shoal.backends.onnx_types import (
 )
 from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BF16, BYTES
-from shoal.core.tensor import Buffer
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
 from shoal.statistics.footprint import file_bytes
 
@@ -288,7 +287,7 @@ class OnnxRuntimeExecutor(Executor):
             or not self._bindable.issuperset(form.name for form in outputs)
         ):
             return None
-        return _bound_run(self._session, self._run_options, inputs, outputs)
+        return bound_run(self._session, self._run_options, inputs, outputs)
 
     def _run_alone(
         self, lone: LoneSession, feed: Mapping[str, Any], outputs: Sequence[str]
@@ -327,38 +326,6 @@ class OnnxRuntimeExecutor(Executor):
             f"model '{self._model_name}' cannot run without {missing}: the configuration marks it "
             "optional, but the model has no value of its own for it. Send it with every request"
         )
-
-
-def _bound_run(
-    session: Any, run_options: Any, inputs: Sequence[ArrayForm], outputs: Sequence[ArrayForm]
-) -> BoundRun:
-    """See `Executor.bind`."""
-    binding = session.io_binding()
-    # As with `run`: the wrapper, which checks for captured graphs, takes ten times as long.
-    run_bound, bound = session._sess.run_with_iobinding, binding._iobinding
-    arrays = [np.empty(shape, dtype) for _, shape, dtype in (*inputs, *outputs)]
-    binds = [binding.bind_input] * len(inputs) + [binding.bind_output] * len(outputs)
-    for bind, form, array in zip(binds, (*inputs, *outputs), arrays, strict=True):
-        bind(form.name, "cpu", 0, form.dtype.type, form.shape, array.ctypes.data)
-    # They keep the memory, and are a quarter of the size of memoryviews: with many models, what a
-    # run reads is in no cache of the processor.
-    views = [(c_char * array.nbytes).from_buffer(array.data) for array in arrays]
-    targets, results = tuple(views[: len(inputs)]), tuple(views[len(inputs) :])
-
-    def run(
-        contents: Sequence[Buffer],
-        targets: Sequence[Any] = targets,
-        results: Sequence[Any] = results,
-        run_bound: Callable[..., None] = run_bound,
-        bound: Any = bound,
-        run_options: Any = run_options,
-    ) -> list[bytes]:
-        for target, content in zip(targets, contents, strict=True):
-            target.raw = content
-        run_bound(bound, run_options)
-        return [result.raw for result in results]
-
-    return run
 
 
 def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:

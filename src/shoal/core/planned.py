@@ -10,7 +10,7 @@ request that is the same for all of them, and inputs become tensors only if some
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -184,21 +184,49 @@ class ResponseLayout:
         self.total_bytes = sum(sizes)
         self.encoded: Any = None  # what a frontend made of it, for the next batch
 
+    def split(self, whole: bytes, count: int) -> list[bytes]:
+        """The contents of each output of `count` requests, which are one behind the other."""
+        contents: list[bytes] = []
+        end = 0
+        for size in self.sizes:
+            start, end = end, end + size * count
+            contents.append(whole[start:end])
+        return contents
+
 
 class PlannedResponses:
     """The outputs of a batch whose requests were made from one template."""
 
-    __slots__ = ("contents", "layout")
+    __slots__ = ("_contents", "layout", "rows")
 
-    def __init__(self, layout: ResponseLayout, contents: Sequence[Buffer]) -> None:
-        """`contents` are of each output those of all requests in their order."""
+    def __init__(
+        self,
+        layout: ResponseLayout,
+        contents: Sequence[Buffer],
+        rows: Sequence[bytes] | None = None,
+    ) -> None:
+        """`contents` are of each output those of all requests in their order. Of requests that were
+        executed one by one, `rows` are those of each request instead, one output after the other;
+        then `contents` are empty."""
         self.layout = layout
-        self.contents = contents
+        self.rows = rows
+        self._contents = contents
+
+    @property
+    def contents(self) -> Sequence[Buffer]:
+        """Of each output those of all requests in their order."""
+        return self._contents if self.rows is None else list(map(b"".join, self.columns()))
 
     def columns(self) -> list[list[bytes]]:
         """For each output the bytes of each request: copies, for small ones cheaper than views."""
         columns: list[list[bytes]] = []
-        for content, size in zip(self.contents, self.layout.sizes, strict=True):
+        if self.rows is not None:
+            end = 0
+            for size in self.layout.sizes:
+                start, end = end, end + size
+                columns.append([row[start:end] for row in self.rows])
+            return columns
+        for content, size in zip(self._contents, self.layout.sizes, strict=True):
             whole = bytes(content)
             if len(whole) == size:
                 columns.append([whole])
@@ -206,13 +234,23 @@ class PlannedResponses:
                 columns.append([whole[at : at + size] for at in range(0, len(whole), size)])
         return columns
 
+    def pieces(self) -> Iterator[Sequence[bytes]]:
+        """For each request the bytes of its outputs, in one or several pieces."""
+        if self.rows is not None:
+            return zip(self.rows)
+        return zip(*self.columns(), strict=True)
+
     def response(self, index: int, request_id: str) -> Response:
         """The response to one request of the batch."""
         layout = self.layout
+        contents: Sequence[Buffer] = self._contents
+        if self.rows is not None:
+            contents = [column[index] for column in self.columns()]
+            index = 0
         outputs = [
             Tensor(name, datatype, shape, raw=content[index * size : (index + 1) * size])
             for (name, datatype, shape), size, content in zip(
-                layout.outputs, layout.sizes, self.contents, strict=True
+                layout.outputs, layout.sizes, contents, strict=True
             )
         ]
         return Response(layout.model_name, layout.model_version, request_id, outputs)

@@ -13,8 +13,9 @@ import logging
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import FunctionType
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from shoal.core.named_frame import named_frame
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate, ResponseLayout
 from shoal.core.request import DONE, Request
 from shoal.instance.own_time import SHORT_NS, ComputeTime, own_ns, thread_cpu_ns
-from shoal.scheduler.batch import PlannedOutputs, joined_contents, shared_template
+from shoal.scheduler.batch import PlannedOutputs, shared_template
 from shoal.statistics.model import ModelStatistics, ledger
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,17 @@ _MOST_BATCHES = 1024  # of more than a few requests, about 15 KB each
 _MOST_BYTES = 16 * 1024  # of inputs: larger ones take longer to copy than it saves
 
 _AnyExecutor: TypeAlias = Executor | RequestExecutor
+# Template, executor and places of the inputs; the part of a message with all inputs, what is bound,
+# and the account of the ledger.
+_LoneRun: TypeAlias = tuple[
+    RequestTemplate,
+    _AnyExecutor,
+    tuple[Any, ...],
+    slice | None,
+    BoundRun,
+    ResponseLayout,
+    int | None,
+]
 _Key: TypeAlias = tuple[_AnyExecutor, RequestTemplate | None, int]
 
 _bound_batches: weakref.WeakSet[BoundRun] = weakref.WeakSet()  # of more than a few requests
@@ -64,10 +76,8 @@ class BoundRuns:
         self._last: tuple[RequestTemplate, _AnyExecutor, int, BoundRun, ResponseLayout] | None = (
             None
         )
-        # The same for requests that are alone in their batch, and where those are counted.
-        self._last_alone: (
-            tuple[RequestTemplate, _AnyExecutor, BoundRun, ResponseLayout, int | None] | None
-        ) = None
+        # The same for requests that are alone in their batch.
+        self._last_alone: _LoneRun | None = None
         self._was_long = False  # the last run
 
     def run(
@@ -91,7 +101,7 @@ class BoundRuns:
             run, layout = bound
             self._last = (template, executor, count, run, layout)
         requests: Sequence[PlannedRequest] = batch  # type: ignore[assignment]
-        contents = joined_contents(requests)
+        contents = _join(requests)
         # Reading the CPU time is a tenth of such a run. After a long one, the next is measured.
         reads_cpu_time = self._was_long
         cpu_ns = thread_cpu_ns() if reads_cpu_time else 0
@@ -111,7 +121,8 @@ class BoundRuns:
         for request in requests:
             request.state = DONE
             request.moments = moments
-        template.replies.send_all(PlannedResponses(layout, results), requests)
+        responses = PlannedResponses(layout, layout.split(results, count))
+        template.replies.send_all(responses, requests)
         return rows, model_ns, elapsed_ns
 
     def run_alone(
@@ -121,19 +132,25 @@ class BoundRuns:
         if not isinstance(request, PlannedRequest):
             return None
         template = request.template
+        places = request.places
         last = self._last_alone
-        if last is None or last[0] is not template or last[1] is not executor:
+        if (
+            last is None
+            or last[0] is not template
+            or last[1] is not executor
+            or last[2] is not places
+        ):
             bound = self.known.get((executor, template, 1))
             if template is None or bound is None:
                 return None
             account = self._statistics.account(template.rows)
-            last = self._last_alone = (template, executor, *bound, account)
-        template, _, run, layout, account = last
+            last = (template, executor, places, _span(places), *bound, account)
+            self._last_alone = last
+        template, _, _, span, run, layout, account = last
         replies = template.replies
         if type(request.reply) not in replies.reply_types:
             return None
-        message = request.message
-        contents = [message[place] for place in request.places]
+        contents = _join((request,)) if span is None else request.message[span]
         reads_cpu_time = self._was_long
         cpu_ns = thread_cpu_ns() if reads_cpu_time else 0
         input_end_ns = time.monotonic_ns()
@@ -153,7 +170,7 @@ class BoundRuns:
             ledger.add(account, request.start_ns, request.queued_ns, moments, end_ns)
         else:
             self._statistics.executed((request,), template.rows, moments, end_ns=end_ns)
-        replies.send_all(PlannedResponses(layout, results), (request,))
+        replies.send_all(PlannedResponses(layout, (), (results,)), (request,))
         return template.rows, model_ns, elapsed_ns
 
     def run_one_by_one(
@@ -167,15 +184,19 @@ class BoundRuns:
         if template is None or bound is None or self._was_long:
             return None
         run, layout = bound
-        results: list[Sequence[bytes]] = []
+        results: list[bytes] = []
         all_moments: list[tuple[int, int, int, int]] = []
         longest_ns = 0
         end_ns = time.monotonic_ns()
         planned = cast("Sequence[PlannedRequest]", requests)
+        places = planned[0].places
+        span = _span(places)
         for request in planned:
             start_ns = end_ns
-            message = request.message
-            contents = [message[place] for place in request.places]
+            if span is None or request.places is not places:
+                contents = _join((request,))
+            else:
+                contents = request.message[span]
             input_end_ns = time.monotonic_ns()
             try:
                 results.append(run(contents))
@@ -194,8 +215,7 @@ class BoundRuns:
             return None
         answered = planned[:count]
         self._statistics.executed_one_by_one(answered, all_moments)
-        columns = [b"".join(column) for column in zip(*results, strict=True)]
-        template.replies.send_all(PlannedResponses(layout, columns), answered)
+        template.replies.send_all(PlannedResponses(layout, (), results), answered)
         return count, (template.rows, min(longest_ns, SHORT_NS), longest_ns)
 
     def bind(
@@ -237,6 +257,23 @@ class BoundRuns:
         self.known = {key: bound for key, bound in known.items() if key[0] is not executor}
         self._unbindable = {key for key in unbindable if key[0] is not executor}
         self._last = self._last_alone = None
+
+
+def _join(requests: Sequence[PlannedRequest]) -> bytes:
+    """The bytes of all inputs, one behind the other, each with those of all requests."""
+    inputs = range(len(requests[0].places))
+    return b"".join(
+        [request.message[request.places[index]] for index in inputs for request in requests]
+    )
+
+
+def _span(places: tuple[Any, ...]) -> slice | None:
+    """The part of a message that has all inputs, if they are there one behind the other."""
+    if not all(isinstance(place, slice) for place in places):
+        return None  # each is a buffer
+    if any(one.stop != other.start for one, other in pairwise(places)):
+        return None
+    return slice(places[0].start, places[-1].stop) if places else None
 
 
 def _bind(

@@ -126,18 +126,6 @@ def join_planned(
     return inputs
 
 
-def joined_contents(requests: Sequence[PlannedRequest]) -> list[Buffer]:
-    """The bytes of each input, as `join_planned` joins them."""
-    first = requests[0]
-    if len(requests) == 1:
-        message = first.message
-        return [message[place] for place in first.places]
-    return [
-        b"".join([request.message[request.places[index]] for request in requests])
-        for index in range(len(first.places))
-    ]
-
-
 def join_mixed(
     batch: Sequence[Request],
     groups: Mapping[RequestTemplate | None, Sequence[int]],

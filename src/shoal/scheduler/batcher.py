@@ -351,22 +351,28 @@ class Batcher:
     def start_group(self, requests: Sequence[Request]) -> bool:
         """As `start_alone`, for several requests of one template that arrived together. False, too,
         if they would not be one batch."""
-        first, count = requests[0], len(requests)
-        if not self._starts_several:
+        if (
+            not self._starts_several
+            or self._on_arrival is None
+            or self._queue.size
+            or self._order is not None
+        ):
             return False
-        with self._lock:
-            if self._on_arrival is None or self._queue or self._order is not None:
-                return False
-            last_rows, last_count, cut = self._cutter.last_group
-            if last_rows != first.rows or last_count != count:
+        first, count = requests[0], len(requests)
+        last_rows, last_count, cut = self._cutter.last_group
+        if last_rows != first.rows or last_count != count:
+            with self._lock:
                 cut = self._cutter.group(first.rows, first.batch_key, count)
-            if cut is None or any([request.cancelled for request in requests]):  # noqa: C419 - faster
+        if cut is None:
+            return False
+        for request in requests:
+            if request.cancelled:
                 return False
-            now_ns = self._clock()
-            for request in requests:
-                request.queued_ns = now_ns
-                request.state = EXECUTING
-            self.recent.append(cut)
+        now_ns = self._clock()
+        for request in requests:
+            request.queued_ns = now_ns
+            request.state = EXECUTING
+        self.recent.append(cut)
         return True
 
     def start_block(self, rows: int, key: object, count: int) -> bool:

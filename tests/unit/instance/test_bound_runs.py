@@ -49,9 +49,10 @@ class Model(Executor):
         def run(contents):
             self.log.append("bound")
             self.frame = sys._getframe().f_code.co_name
-            array = np.frombuffer(contents[0], form.dtype).reshape(form.shape)
+            array = np.frombuffer(contents, form.dtype).reshape(form.shape)
             names = [output.name for output in outputs]
-            return [made.tobytes() for made in self._compute(array, names, self._bound_below)]
+            made = self._compute(array, names, self._bound_below)
+            return b"".join([one.tobytes() for one in made])
 
         return run
 
@@ -303,3 +304,46 @@ def test_one_by_one_with_summaries():
     stage.run_one_by_one(1, 2, 3)
     assert stage.executions == {1: 4}
     assert stage.statistics.read().summaries.request_ns.count == 4
+
+
+@pytest.mark.parametrize("gap", [0, 1])
+def test_inputs_in_one_piece_of_the_message_or_apart(gap):
+    """HTTP has them one behind the other; gRPC has other fields between them."""
+    seen = []
+
+    class Two(Executor):
+        def run(self, inputs, outputs):
+            return [inputs["a"] + inputs["b"]]
+
+        def bind(self, inputs, outputs):
+            def run(contents):
+                seen.append(bytes(contents))
+                a, b = np.frombuffer(contents, np.int32).reshape(2, -1)
+                return (a + b).tobytes()
+
+            return run
+
+    spec = {name: TensorSpec(name, dtypes.INT32, (1,)) for name in ("a", "b")}
+    sums = {"sum": TensorSpec("sum", dtypes.INT32, (1,))}
+    execution = Execution(Signature("m", 8, spec, sums), 1, ModelStatistics("m", 1))
+    inputs = tuple((name, dtypes.INT32, (1, 1)) for name in spec)
+    template = RequestTemplate("m", -1, inputs, ("sum",), {}, 0, 0, 1, (), Replies())
+    places = (slice(2, 6), slice(6 + gap, 10 + gap))
+    model = Two()
+    for numbers in ([(1, 2)], [(3, 4)], [(1, 10), (2, 20)], [(3, 30), (4, 40)]):
+        batch = [
+            PlannedRequest(
+                template,
+                b"--" + np.int32(a).tobytes() + b"-" * gap + np.int32(b).tobytes(),
+                places,
+                "",
+                Collector(),
+                None,
+                1,
+            )
+            for a, b in numbers
+        ]
+        execution.run(model, batch)
+        sums = [request.reply.responses[0].outputs[0].array.item() for request in batch]
+        assert sums == [a + b for a, b in numbers]
+    assert [np.frombuffer(one, np.int32).tolist() for one in seen] == [[3, 4], [3, 4, 30, 40]]

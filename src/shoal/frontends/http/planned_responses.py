@@ -69,7 +69,7 @@ class BinaryWriter:
             made_for, date, front, after = self._made
             if made_for != len(request_id) or date is not connection.date_line:
                 front, after = self._around(len(request_id), connection.date_line)
-            whole = b"".join((front, request_id, after, *responses.contents))
+            whole = b"".join((front, request_id, after, *(responses.rows or responses.contents)))
             if connection.finish_with(alone, whole):
                 alone.request = None
             else:
@@ -77,8 +77,8 @@ class BinaryWriter:
             return True
         id_bytes = -1
         front = after = b""
-        rows = zip(*responses.columns(), strict=True)
-        for index, (request, row) in enumerate(zip(requests, rows, strict=True)):
+        pieces = responses.pieces()
+        for index, (request, row) in enumerate(zip(requests, pieces, strict=True)):
             call: Any = request.reply  # an HttpFastPathCall; a `cast` takes 5 % of this loop
             request_id = call.request_id
             if len(request_id) != id_bytes:
