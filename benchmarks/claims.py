@@ -27,7 +27,9 @@ CPP_BARS = (
     ("models-1-alone", "wrk", "http", 64, "per_second", 1.0),
     ("models-100", "wrk", "http", 64, "per_second", 1.5),
     ("W4", "h2load", "grpc", 16, "per_second", 1.5),
+    ("W4", "perf_analyzer", "grpc", 16, "per_second", 1.5),
     ("W4-echo", "h2load", "grpc", 16, "per_second", 1.5),
+    ("W4-echo", "perf_analyzer", "grpc", 16, "per_second", 1.5),
 )
 TAIL_BAR_MS = 5.0
 TAIL_CLIENTS = 64
