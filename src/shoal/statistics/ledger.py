@@ -100,18 +100,20 @@ class ExecutionLedger:
     def take(self, accounts: Iterable[Account]) -> list[AccountSums | None]:
         """What was counted on each of these accounts, which are empty from then on; None if that is
         nothing."""
-        numbers = [account.number for account in accounts]
+        sums: list[AccountSums | None] = []
+        ends = [_SUMS + self._buckets * part for part in range(4)]
         with self._lock:
             self._fold()
-            rows = self._table[numbers].tolist()
-            self._table[numbers] = 0
-        ends = [_SUMS + self._buckets * part for part in range(4)]
-        return [
-            AccountSums(*row[:_SUMS], *[row[start:end] for start, end in pairwise(ends)])
-            if row[0]
-            else None
-            for row in rows
-        ]
+            for account in accounts:
+                row = self._table[account.number]
+                if not row[0]:
+                    sums.append(None)
+                    continue
+                values = row.tolist()
+                row[:] = 0
+                histograms = [values[start:end] for start, end in pairwise(ends)]
+                sums.append(AccountSums(*values[:_SUMS], *histograms))
+        return sums
 
     def _fold(self) -> None:
         """Add the entries to the accounts. The lock is held."""
