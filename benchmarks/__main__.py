@@ -93,7 +93,7 @@ def _measure(arguments: argparse.Namespace, path: Path) -> None:
         named=arguments.peers != "all",
         quiet_cores=arguments.quiet,
     )
-    run = _description(arguments, plan, where)
+    run = _description(arguments, where)
     run |= {"measurements": results.measurements, "growth": {}, "left_out": results.left_out}
 
     earlier = json.loads(path.read_text("utf-8")) if arguments.keep and path.exists() else None
@@ -106,6 +106,7 @@ def _measure(arguments: argparse.Namespace, path: Path) -> None:
 
     try:
         for workload in workloads if arguments.growth != "only" else []:
+            run["workloads"].append(_taken(workload, where))
             bench.run(plan, workload, results)
             save()
         if arguments.growth != "no" and any(peer.name == "shoal" for peer in peers):
@@ -120,8 +121,9 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]) -> dict[str, Any]:
-    """The machine, the versions and the options of the run."""
+def _description(arguments: argparse.Namespace, where: dict[str, Any]) -> dict[str, Any]:
+    """The machine, the versions and the options of the run. Workloads are added as they begin: with
+    --keep, those that a run did not come to keep their earlier results."""
     from benchmarks import machine
 
     return {
@@ -129,17 +131,19 @@ def _description(arguments: argparse.Namespace, plan: Any, where: dict[str, Any]
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
         "turns": arguments.turns,
         "seconds": arguments.seconds,
-        "workloads": [
-            {
-                "name": one.name,
-                "title": one.title,
-                "compute_bound": one.compute_bound,
-                "taken": {"when": where["when"], "commit": where["commit"]},
-            }
-            for one in plan.workloads
-        ],
+        "workloads": [],
         "peers": {},
         "tools": machine.tool_versions(),
+    }
+
+
+def _taken(workload: Any, where: dict[str, Any]) -> dict[str, Any]:
+    """A workload, and when it was measured."""
+    return {
+        "name": workload.name,
+        "title": workload.title,
+        "compute_bound": workload.compute_bound,
+        "taken": {"when": where["when"], "commit": where["commit"]},
     }
 
 

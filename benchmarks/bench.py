@@ -8,12 +8,13 @@ Only one server runs at a time: others would use the caches and, some of them, C
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from benchmarks import changing, limit
+from benchmarks.claims import OURS
 from benchmarks.environments import Unavailable
 from benchmarks.loads import h2load, open_loop, perf_analyzer, program, wrk
 from benchmarks.loads.program import LoadFailed, NeverEnded
@@ -87,6 +88,7 @@ def run(plan: Plan, workload: Workload, results: Results) -> None:
     ]
     if plan.with_limit and workload.batches:
         peers.append(None)
+    responders = [one for one in plan.peers if not one.computes]
     for turn in range(plan.turns):
         begin = turn % max(len(peers), 1)
         for peer in peers[begin:] + peers[:begin]:
@@ -96,23 +98,32 @@ def run(plan: Plan, workload: Workload, results: Results) -> None:
             else:
                 _one_peer(plan, peer, workload, turn, results)
         if workload.method == TAILS:
-            rates = _equal_rates(workload, results, turn)
+            own = _rates(workload, results, turn, [OURS])
+            equal = _rates(workload, results, turn, [one.name for one in plan.peers])
             for peer in peers[begin:] + peers[:begin]:
-                if peer is not None and rates:
-                    _one_peer(plan, peer, workload, turn, results, rates)
+                if peer is not None and equal:
+                    _one_peer(plan, peer, workload, turn, results, {open_loop.EQUAL: equal})
+            for peer in responders if own else []:
+                both = {open_loop.NAME: own, open_loop.EQUAL: equal}
+                _one_peer(plan, peer, workload, turn, results, both)
 
 
-def _equal_rates(workload: Workload, results: Results, turn: int) -> dict[int, float]:
-    """For each number of clients: the share of the peak rate of the slowest server."""
+def _rates(
+    workload: Workload, results: Results, turn: int, names: Sequence[str]
+) -> dict[int, float]:
+    """For each number of clients: the share of the peak rate of the slowest of these servers."""
     rates: dict[int, float] = {}
     for one in results.measurements:
-        if (one["workload"], one["tool"], one["turn"]) == (workload.name, wrk.NAME, turn):
+        cell = one["workload"], one["tool"], one["turn"]
+        if cell == (workload.name, wrk.NAME, turn) and one["peer"] in names:
             rate = open_loop.SHARE * one["per_second"]
             rates[one["concurrency"]] = min(rate, rates.get(one["concurrency"], rate))
     return rates
 
 
 def _is_meant(plan: Plan, peer: Peer, workload: Workload) -> bool:
+    if not peer.computes:
+        return False
     return plan.named or not workload.usual_peers or peer.name in workload.usual_peers
 
 
@@ -129,12 +140,13 @@ def _one_peer(
     workload: Workload,
     turn: int,
     results: Results,
-    equal_rates: dict[int, float] | None = None,
+    given: Mapping[str, Mapping[int, float]] | None = None,
 ) -> None:
-    """All loads on a server; with `equal_rates`, the open loop at these, by number of clients."""
+    """All loads on a server; or those open loops for which rates are `given`, by number of
+    clients."""
     try:
         with serving(peer, workload) as running:
-            for measurement in _loads(plan, peer, workload, turn, running, results, equal_rates):
+            for measurement in _loads(plan, peer, workload, turn, running, results, given or {}):
                 _keep(results, measurement)
     except Unavailable as error:
         print(f"  {peer.name}: skipped, {str(error)[:200]}", flush=True)
@@ -148,9 +160,9 @@ def _loads(
     turn: int,
     running: Running,
     results: Results,
-    equal_rates: dict[int, float] | None,
+    given: Mapping[str, Mapping[int, float]],
 ) -> Iterator[Measurement]:
-    rates = dict(equal_rates or {})
+    own: dict[int, float] = {}  # rates
     if workload.method == CHANGING:
         try:
             yield from changing.run(peer.name, workload, turn, running)
@@ -159,16 +171,17 @@ def _loads(
             results.leave_out(peer.name, workload.name, f"turn {turn + 1}: {error}")
         return
     for target in running.targets:
-        for tool in _tools(workload, target, equal=equal_rates is not None):
+        tools = _tools(workload, target)
+        for tool in given if given and tools else tools:
             if tool not in plan.tools:
                 continue
             for concurrency in plan.concurrencies or workload.concurrencies:
                 job = Job(plan, peer.name, workload, turn, running, target, tool, concurrency)
-                job.rate = rates.get(concurrency, 0.0)
+                job.rate = given.get(tool, own).get(concurrency, 0.0)
                 try:
                     measurement = quietest(job.until_ended, plan.quiet_cores)
                     if tool == wrk.NAME:
-                        rates[concurrency] = open_loop.SHARE * measurement.per_second
+                        own[concurrency] = open_loop.SHARE * measurement.per_second
                     yield measurement
                 except (LoadFailed, WrongAnswer, OSError) as error:
                     where = f"{workload.name} {tool} {target.protocol} {concurrency}"
@@ -178,15 +191,14 @@ def _loads(
                         return
 
 
-def _tools(workload: Workload, target: Target, *, equal: bool) -> list[str]:
+def _tools(workload: Workload, target: Target) -> list[str]:
     """For HTTP wrk, for gRPC h2load; h2load for both if the number of requests is fixed.
 
     The slowest requests are those over HTTP, of clients that wait and of clients that do not; the
-    former tell the peak rate, of which the latter send a share, each its own or all the same.
+    former tell the peak rate, of which the latter send a share.
     """
     if workload.method == TAILS:
-        tools = [open_loop.EQUAL] if equal else [wrk.NAME, open_loop.NAME]
-        return tools if target.protocol == "http" else []
+        return [wrk.NAME, open_loop.NAME] if target.protocol == "http" else []
     tools = [h2load.NAME if workload.compute_bound or target.protocol == "grpc" else wrk.NAME]
     if workload.perf_analyzer and target.v2_model:
         tools.append(perf_analyzer.NAME)

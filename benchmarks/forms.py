@@ -93,23 +93,29 @@ def labels(workload: Workload) -> Exchange:
 
 def v2_http(workload: Workload) -> Exchange:
     """KServe v2 with Triton's binary extension in both directions."""
-    raw = {name: raw_bytes(value) for name, value in workload.inputs.items()}
-    inputs = [
-        {
-            "name": name,
-            "datatype": DATATYPES[value.dtype.name],
-            "shape": list(value.shape),
-            "parameters": {"binary_data_size": len(raw[name])},
-        }
-        for name, value in workload.inputs.items()
-    ]
+    inputs, contents = described(workload.inputs)
     outputs = [{"name": name, "parameters": {"binary_data": True}} for name in workload.outputs]
     header = json.dumps({"inputs": inputs, "outputs": outputs}, separators=(",", ":")).encode()
     headers = {
         "content-type": "application/octet-stream",
         "Inference-Header-Content-Length": str(len(header)),
     }
-    return Exchange(header + b"".join(raw.values()), read_v2_http, headers)
+    return Exchange(header + contents, read_v2_http, headers)
+
+
+def described(tensors: Mapping[str, Array]) -> tuple[list[dict[str, Any]], bytes]:
+    """Tensors in the JSON of KServe v2, and their bytes behind it."""
+    raw = {name: raw_bytes(value) for name, value in tensors.items()}
+    fields = [
+        {
+            "name": name,
+            "datatype": DATATYPES[value.dtype.name],
+            "shape": list(value.shape),
+            "parameters": {"binary_data_size": len(raw[name])},
+        }
+        for name, value in tensors.items()
+    ]
+    return fields, b"".join(raw.values())
 
 
 def read_v2_http(answer: bytes, headers: Mapping[str, str]) -> dict[str, Array]:

@@ -8,10 +8,8 @@ cannot keep up with 70 % of what the servers answer.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from benchmarks.environments import Unavailable
 from benchmarks.loads import program
 from benchmarks.measures import Load
 from benchmarks.peers.base import Target
@@ -27,19 +25,8 @@ _GIVE_UP_SECS = 10.0  # the program's own limit, after the last request was due
 
 
 def build(folder: Path = HOME) -> str:
-    """The program, compiled if it is missing or older than its source.
-
-    Raises Unavailable without a C compiler, or if it fails.
-    """
-    made = folder / NAME
-    if not made.exists() or made.stat().st_mtime < _SOURCE.stat().st_mtime:
-        compiler = program.find("cc", "gcc")
-        folder.mkdir(parents=True, exist_ok=True)
-        line = [compiler, "-O2", "-Wall", "-Werror", "-o", str(made), str(_SOURCE), "-lm"]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Unavailable(f"{NAME} cannot be compiled: {done.stderr.strip()[-300:]}")
-    return str(made)
+    """The program; see `program.compiled`."""
+    return program.compiled(_SOURCE, folder)
 
 
 def run(target: Target, connections: int, rate: float, seconds: float, answer: int) -> Load:

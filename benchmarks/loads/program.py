@@ -42,6 +42,22 @@ def find(name: str, package: str) -> str:
     return found
 
 
+def compiled(source: Path, folder: Path) -> str:
+    """The program of one C file, compiled into `folder` if it is missing or older than its source.
+
+    Raises Unavailable without a C compiler, or if it fails.
+    """
+    made = folder / source.stem
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
+        compiler = find("cc", "gcc")
+        folder.mkdir(parents=True, exist_ok=True)
+        line = [compiler, "-O2", "-Wall", "-Werror", "-o", str(made), str(source), "-lm"]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Unavailable(f"{source.stem} cannot be compiled: {done.stderr.strip()[-300:]}")
+    return str(made)
+
+
 def perf_analyzer() -> str:
     """NVIDIA's perf_analyzer; downloaded from PyPI if it is missing."""
     script = ROOT / ".tools" / "bin" / "perf_analyzer"

@@ -125,6 +125,7 @@ class Peer:
     takes_json = False  # it takes part in workloads whose tensors are JSON
     speaks_v2 = False  # KServe v2 over HTTP and gRPC, with statistics
     most_copies = 1  # of the model that it can serve in one server
+    computes = True  # else it is no server, but what the machine allows one at a given rate
 
     @property
     def environment(self) -> str:

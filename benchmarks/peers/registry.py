@@ -9,6 +9,7 @@ from benchmarks.peers.litserve import LitServe
 from benchmarks.peers.mlserver import MlServer
 from benchmarks.peers.mosec import Mosec, MosecBatching
 from benchmarks.peers.ray_serve import RayServe
+from benchmarks.peers.responder import Responder
 from benchmarks.peers.shoal import Shoal
 from benchmarks.peers.triton import Triton
 from benchmarks.peers.triton_onnx import TritonOnnx
@@ -26,5 +27,6 @@ PEERS: dict[str, Peer] = {
         LitServe(),
         BentoMl(),
         RayServe(),
+        Responder(),
     )
 }
