@@ -33,7 +33,7 @@ CPP_BARS = (
 )
 TAIL_BAR_MS = 5.0
 TAIL_CLIENTS = 64
-NO_SERVER, TAIL_OVER_NO_SERVER = "responder", 2.0
+NO_SERVER = "responder"
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,6 @@ def _tails(records: list[dict[str, Any]]) -> Iterable[Claim]:
     ]
     sentence = "tails, http, 70 % of the peak rate (open_loop): p99.9 in ms"
     yield Claim(sentence, found[0] if found else None, TAIL_BAR_MS, at_least=False)
-    cell = ("tails", open_loop.NAME, "http", TAIL_CLIENTS)
-    measured = ratio(records, cell, OURS, NO_SERVER, "p999_us")
-    sentence = (
-        "tails, http, 70 % of the peak rate (open_loop): p99.9 over that of a program that answers "
-        "at once"
-    )
-    yield Claim(sentence, measured, TAIL_OVER_NO_SERVER, at_least=False)
     cell = ("tails", open_loop.EQUAL, "http", TAIL_CLIENTS)
     measured = ratio(records, cell, OURS, TRITON_CPP, "p999_us")
     sentence = "tails, http, equal rates (open_loop): p99.9 over Triton's C++ backend"
