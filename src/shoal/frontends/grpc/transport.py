@@ -243,6 +243,7 @@ class Transport(asyncio.BufferedProtocol):
                 self._put_off()
             elif not self._transport.is_closing():
                 self._put_off_reading = False
+                self._expect()
                 self._transport.resume_reading()
         except Exception:  # noqa: BLE001 - as in `buffer_updated`
             _log.exception("cannot go on with the connection from %s", connection.peer)

@@ -320,6 +320,16 @@ def test_the_rest_of_a_message_is_waited_for(tools, wired):
     assert len(wired.messages) == 1
 
 
+def test_the_rest_is_waited_for_also_if_the_turn_of_the_client_was_over(tools, wired):
+    answers = iter([True])
+    wired.transport.connection.turn_over = lambda: next(answers, False)
+    wired.registry.marks = expectations = Expectations()
+    frames = framed(tools, 1, make_message(600_000), 16_384)
+    wired.send(wired.peer.headers(1).serialize() + b"".join(frames[:2]) + frames[2][:5_000])
+    assert next(answers, None) is None
+    assert expectations.missing == 600_000 - 2 * 16_384 - 5_000 + 5
+
+
 def test_nothing_is_waited_for_beside_other_calls(tools, wired):
     wired.registry.marks = expectations = Expectations()
     wired.send(wired.peer.headers(1, path="/test.Echo/Hold").serialize())
