@@ -44,8 +44,8 @@ class Responder(Peer):
         file.write_bytes(response(workload))
         return [self._program, str(ports[0]), str(file)]
 
-    def variables(self, workload: Workload, ports: list[int]) -> dict[str, str]:
-        """None."""
+    def variables(self, workload: Workload, ports: list[int]) -> dict[str, str]:  # noqa: ARG002
+        """It needs none."""
         return {}
 
     def targets(self, workload: Workload, ports: list[int]) -> list[Target]:
