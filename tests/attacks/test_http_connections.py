@@ -66,7 +66,7 @@ def test_a_thousand_connections_beyond_the_limit_harm_nobody(serve):
 
 
 def test_a_body_that_trickles_in_is_refused(serve):
-    server = serve("--http-body-timeout-secs=0.2", "--http-min-rate=1000")
+    server = serve("--http-body-timeout-secs=1", "--http-min-rate=1000")
     neighbour = Neighbour(server)
     with connect(server.http_port) as client:
         client.sendall(b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")

@@ -127,7 +127,8 @@ def test_features_are_those_of_transformers():
     samples = tones(0.6, 300, 5000)
     found = SpeechFeatures(128, 100)(samples)
     theirs = extract(samples, sampling_rate=RATE, return_tensors="np").input_features[0]
-    np.testing.assert_allclose(found, theirs, atol=2e-5)
+    # Logarithms of quiet bands show how a processor rounds in its Fourier transform.
+    np.testing.assert_allclose(found, theirs, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # of the client's translations
