@@ -7,6 +7,7 @@
     encoder     BERT-base with random weights: 128 token ids to 768 numbers    W3
     pool, echo  600 KB of FP32 to 16 sums, or to the same size doubled         W4
     double      any number of FP32, doubled                                    JSON-1k, JSON-100k
+    mlp         four layers of 512, from FP32[512] to FP32[512]                MLP
     text        MiniLM's size, random weights: any number of tokens to 384     mixed_lengths
 
 Nothing is downloaded. Random weights take as long to compute as trained ones, and the outputs can
@@ -23,7 +24,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.shapes import CLASSES, HIDDEN, LARGE, PICTURE, ROW, SUMS, TOKENS
+from benchmarks.shapes import CLASSES, FEATURES, HIDDEN, LARGE, PICTURE, ROW, SUMS, TOKENS
 
 IR_VERSION = 8
 OPSET = 17
@@ -31,6 +32,7 @@ SEED = 4
 PHOTO_SIZE = (500, 400)
 PHOTO_BYTES = 100_000
 
+_LAYERS = 4  # of the mlp
 VOCABULARY = 30_522
 LONGEST_TEXT = 512
 
@@ -112,6 +114,21 @@ def _doubled(name: str, shape: tuple[int | str, ...]) -> onnx.ModelProto:
     graph.add("Add", "INPUT", "INPUT", output="OUTPUT")
     return graph.finish(
         [_value("INPUT", TensorProto.FLOAT, shape)], [_value("OUTPUT", TensorProto.FLOAT, shape)]
+    )
+
+
+def mlp() -> onnx.ModelProto:
+    """A network of middle size: a row takes 50 µs, 64 rows half a millisecond."""
+    graph = Graph("mlp")
+    (width,) = FEATURES
+    data = "INPUT"
+    for layer in range(_LAYERS):
+        product = graph.add("MatMul", data, graph.weight(width, width, scale=(2 / width) ** 0.5))
+        output = "OUTPUT" if layer == _LAYERS - 1 else ""
+        data = graph.add("Relu", product, output=output)
+    return graph.finish(
+        [_value("INPUT", TensorProto.FLOAT, FEATURES)],
+        [_value("OUTPUT", TensorProto.FLOAT, FEATURES)],
     )
 
 
@@ -226,6 +243,7 @@ MAKERS: dict[str, Callable[[], onnx.ModelProto]] = {
     "pool": pool,
     "echo": echo,
     "double": double,
+    "mlp": mlp,
     "text": text,
 }
 

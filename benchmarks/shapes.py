@@ -9,3 +9,4 @@ TOKENS = (128,)
 HIDDEN = (768,)
 LARGE = (150_528,)  # 602,112 bytes of FP32: as many numbers as a PICTURE has
 SUMS = (16,)
+FEATURES = (512,)

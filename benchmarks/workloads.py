@@ -6,6 +6,7 @@
     W4       600 KB in, 64 bytes out       what a large request costs
     W4-echo  600 KB in, 600 KB out         the same with a large response
     JSON...  tensors as JSON numbers       16, 1,000 and 100,000 of them, other numbers every time
+    MLP      FP32[512], four layers of 512 a network of middle size
     models-N copies of add_sub             requests go to N models in turn
     models-1-alone                         one model without batching, to compare these with
     changing W1 in four kinds of requests  the load changes every two seconds
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.places import MODELS
-from benchmarks.shapes import LARGE, ROW, TOKENS
+from benchmarks.shapes import FEATURES, LARGE, ROW, TOKENS
 
 Array = np.ndarray[Any, Any]
 
@@ -54,7 +55,7 @@ class Workload:
     variants: int = 1  # requests with different numbers, sent in turn
     copies: int = 0  # if any: so many such models, requested in turn over HTTP
     batched: bool = True  # whether the server may execute several requests at once
-    rows: int = 1  # of each request to add_sub
+    rows: int = 1  # of each request to add_sub or mlp
     method: str = LOADS  # how it is measured
 
     @property
@@ -90,7 +91,8 @@ class Workload:
             return {"input_ids": ids, "attention_mask": np.ones((1, *TOKENS), np.int64)}
         if self.picture:
             return {"image": np.array([[self.photo]], np.object_)}
-        return {"INPUT": random.standard_normal((1, self.numbers), np.float32)}
+        shape = (self.rows, *FEATURES) if self.model == "mlp" else (1, self.numbers)
+        return {"INPUT": random.standard_normal(shape, np.float32)}
 
     @functools.cached_property
     def photo(self) -> bytes:
@@ -207,6 +209,16 @@ WORKLOADS = {
             numbers=100_000,
             variants=4,
             usual_peers=HTTP_PEERS,
+        ),
+        Workload(
+            "MLP",
+            "a network of middle size: four layers of 512, FP32[512] in and out",
+            "mlp",
+            (1, 16, 64),
+            perf_analyzer=True,
+            tolerance=0.001,
+            batches=(1, 16, 64),
+            usual_peers=V2_PEERS,
         ),
         Workload(
             "models-1-alone",

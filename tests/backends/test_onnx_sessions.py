@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from shoal.backends.base import Placement
+from shoal.backends.base import ArrayForm, Placement
 from shoal.config.model import ModelConfig, ModelOperations, ModelOptimizationPolicy
 from shoal.errors import ConfigError
 from shoal.testing.server import wait_until
@@ -57,40 +57,115 @@ def test_the_thread_budget(loader, cores, instances, threads):
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
 
 
-def test_an_execution_that_runs_alone_may_use_all_cores(loader, monkeypatch):
-    monkeypatch.setattr("shoal.backends.onnx_lone_session.LONG_NS", 0)
+@pytest.fixture
+def all_long(monkeypatch):
+    """Every execution is long, and gains by the second session."""
+    monkeypatch.setattr("shoal.backends.onnxruntime._LONG_NS", 0)
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._COMPARED_NS", 0)
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._ENOUGH_GAIN", 1e9)
+
+
+def opened(loaded):
+    loaded._lone._opening.join()
+    return loaded._lone.session
+
+
+@pytest.mark.usefixtures("all_long")
+def test_an_execution_that_runs_alone_may_use_all_cores(loader):
     loader.save(models.identity())
     loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
+    concurrency = loaded._lone._concurrency
     executor = loaded.executor(ON_CPU)
-    feed = {"INPUT0": row(2)}
-    expected = executor.run(feed, ["OUTPUT0"])
+
+    def run(times):
+        for value in range(times):
+            (result,) = executor.run({"INPUT0": row(value)}, ["OUTPUT0"])
+            assert np.array_equal(result, row(value))
+
+    run(2)
+    assert loaded._lone.session is None
     assert loaded.memory_elsewhere() == 0
-    loaded._concurrency.executions = 1
-    for _ in range(2):
-        executor.run(feed, ["OUTPUT0"])
-    loaded._lone._opening.join()
-    options = loaded._lone.session.get_session_options()
+    concurrency.executions = 1
+    run(1)
+    options = opened(loaded).get_session_options()
     assert options.intra_op_num_threads == 2
-    assert loaded.memory_elsewhere() > 0
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     loaded._model_file.unlink()  # with its repository, which may be lost
     assert loaded.memory_elsewhere() > 0
-    assert np.array_equal(executor.run(feed, ["OUTPUT0"]), expected)
-    assert loaded._lone._runs == 1
-    loaded._concurrency.executions = 2
-    assert np.array_equal(executor.run(feed, ["OUTPUT0"]), expected)
-    assert loaded._lone._runs == 1
+    run(20)
+    (size,) = loaded._lone._sizes.values()
+    assert size.gains
+    concurrency.executions = 2
+    run(1)
     loaded.close()
     assert loaded._lone.session is None
+    run(1)
+
+
+@pytest.mark.usefixtures("all_long")
+def test_bound_runs_may_use_all_cores_too(loader):
+    loader.save(models.add_sub())
+    loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
+    loaded._lone._concurrency.executions = 1
+    executor = loaded.executor(ON_CPU)
+    forms = {
+        kind: [ArrayForm(f"{kind}{index}", (1, 16), np.dtype(np.int32)) for index in range(2)]
+        for kind in ("INPUT", "OUTPUT")
+    }
+    names = [form.name for form in forms["OUTPUT"]]
+    arrays = {form.name: np.full((1, 16), 3, np.int32) for form in forms["INPUT"]}
+    executor.run(arrays, names)
+    assert executor.bind(forms["INPUT"], forms["OUTPUT"]) is None  # it may have been an exception
+    executor.run(arrays, names)
+    assert opened(loaded) is not None
+    bound = executor.bind(forms["INPUT"], forms["OUTPUT"])
+    for value in range(40):
+        contents = np.stack([np.full(16, value, np.int32), np.full(16, 1, np.int32)]).tobytes()
+        sums = np.frombuffer(bound(contents), np.int32).reshape(2, 16)
+        assert (sums[0] == value + 1).all()
+        assert (sums[1] == value - 1).all()
+    (size,) = loaded._lone._sizes.values()
+    assert size.gains
+    loaded._lone.close()
+    assert len(bound(contents)) == 2 * 64
+
+
+def test_short_executions_are_bound_to_one_session(loader, monkeypatch):
+    monkeypatch.setattr("shoal.backends.onnxruntime._LONG_NS", 10**12)
+    loader.save(models.add_sub())
+    loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
+    executor = loaded.executor(ON_CPU)
+    forms = [ArrayForm(f"INPUT{index}", (1, 16), np.dtype(np.int32)) for index in range(2)]
+    executor.run({form.name: np.zeros((1, 16), np.int32) for form in forms}, ["OUTPUT0"])
+    bound = executor.bind(forms, [ArrayForm("OUTPUT0", (1, 16), np.dtype(np.int32))])
+    monkeypatch.setattr(loaded._lone, "run", None)
+    assert bound(bytes(128)) == bytes(64)
 
 
 @pytest.mark.parametrize(
-    ("instances", "parameters"),
-    [(1, {}), (2, {"intra_op_thread_count": "1"}), (2, {"share_session": "false"})],
+    ("instances", "cores", "parameters"),
+    [
+        (2, 2, {"intra_op_thread_count": "1"}),
+        (2, 2, {"share_session": "false"}),
+        (2, 1, {}),
+    ],
 )
-def test_one_instance_and_configured_threads_need_no_second_session(loader, instances, parameters):
+def test_configured_threads_and_one_core_need_no_second_session(
+    loader, instances, cores, parameters
+):
     loader.save(models.add_sub())
-    loaded = loader.load(placements=[ON_CPU] * instances, cores=2, parameters=parameters)
+    loaded = loader.load(placements=[ON_CPU] * instances, cores=cores, parameters=parameters)
     assert loaded._lone is None
+
+
+@pytest.mark.parametrize(("instances", "has_one"), [(1, False), (2, True)])
+def test_large_weights_are_in_memory_twice_only_for_more_threads(
+    loader, monkeypatch, instances, has_one
+):
+    monkeypatch.setattr("shoal.backends.onnxruntime._LIGHT_BYTES", 0)
+    loader.save(models.add_sub())
+    loaded = loader.load(placements=[ON_CPU] * instances, cores=2)
+    assert (loaded._lone is not None) is has_one
 
 
 def test_parameters_reach_the_session(loader):

@@ -162,8 +162,9 @@ class Executor(InstanceExecutor, ABC):
         inputs: Sequence[ArrayForm],  # noqa: ARG002 - for subclasses
         outputs: Sequence[ArrayForm],  # noqa: ARG002
     ) -> BoundRun | None:
-        """A faster `run` for batches of exactly these arrays, which are small; None if there is
-        none. Where it raises, the batch goes to `run`; where that succeeds, all later ones do."""
+        """A faster `run` for batches of exactly these arrays, which are small and have just run;
+        None if there is none now. It is asked a few times. Where it raises, the batch goes to
+        `run`; where that succeeds, all later ones do."""
         return None
 
     def input_memory(self, size: int) -> memoryview:

@@ -1,7 +1,8 @@
 """How a session is set up: threads, memory and optimisation, from config, settings and cores.
 
 The thread budget makes several instances fast: together they use the available cores, and no
-thread spins while it waits. `parameters` in config.pbtxt and --backend-config override it.
+thread spins while it waits, except those of executions that run alone. `parameters` in config.pbtxt
+and --backend-config override it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ BACKEND = "onnxruntime"
 # Entries of `parameters` with these prefixes are passed to the runtime unchanged.
 _RUNTIME_PREFIXES = ("session.", "optimization.", "ep.", "mlas.")
 _ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
-_NO_SPINNING = {
-    "session.intra_op.allow_spinning": "0",
-    "session.inter_op.allow_spinning": "0",
-}
+_INTRA_OP_SPINNING = "session.intra_op.allow_spinning"
+_INTER_OP_SPINNING = "session.inter_op.allow_spinning"
+_SPIN_US = "session.intra_op.spin_duration_us"
+_STOP_SPINNING = "session.force_spinning_stop"
+_SPINS_FOR_US = 250  # somewhat longer than the event loop polls for a lone client
 # optimization.graph.level to the name of the runtime's level; anything else means all.
 _LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 
@@ -45,7 +47,7 @@ class SessionSettings:
 INSPECTION = SessionSettings(
     intra_op_threads=1,
     graph_level="ORT_DISABLE_ALL",
-    entries={"session.disable_prepacking": "1", "session.intra_op.allow_spinning": "0"},
+    entries={"session.disable_prepacking": "1"},
 )
 
 
@@ -69,12 +71,25 @@ def session_settings(
         memory_arena=read.flag("enable_mem_arena"),
         memory_pattern=read.flag("enable_mem_pattern"),
         graph_level=_graph_level(config),
-        entries={**_NO_SPINNING, **read.with_prefix(*_RUNTIME_PREFIXES)},
+        entries=read.with_prefix(*_RUNTIME_PREFIXES),
         run_entries=read.with_prefix(_ARENA_SHRINKAGE),
         shared=shared,
         global_threads=not own_pool,
-        lone_threads=cores if not configured and shared and own_pool and cores > budget else 0,
+        lone_threads=cores if not configured and shared and own_pool and cores > 1 else 0,
     )
+
+
+def waiting_entries(*, spins: bool, timed: bool = True) -> dict[str, str]:
+    """Session entries: how threads wait for work. Sleeping ones leave the cores to others, but to
+    wake one takes up to 50 µs for each operator; so `spins` is for executions that run alone.
+
+    Not `timed` are versions of the runtime that know no duration: threads spin during a run only.
+    """
+    entries = {_INTRA_OP_SPINNING: "0", _INTER_OP_SPINNING: "0"}
+    if spins:
+        entries[_INTRA_OP_SPINNING] = "1"
+        entries |= {_SPIN_US: str(_SPINS_FOR_US)} if timed else {_STOP_SPINNING: "1"}
+    return entries
 
 
 def global_threads(settings: Mapping[str, str], cores: int) -> tuple[int, int]:

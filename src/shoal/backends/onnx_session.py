@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ import onnxruntime
 
 from shoal.backends import files
 from shoal.backends.files import what_else
-from shoal.backends.onnx_options import SessionSettings
+from shoal.backends.onnx_options import SessionSettings, waiting_entries
 from shoal.backends.onnx_providers import CUDA, TENSORRT, Provider, missing_after_start
 from shoal.config.backends import BACKENDS
 from shoal.config.model import ModelConfig
 from shoal.errors import ConfigError, Internal, InvalidArgument, NotFound, ShoalError, Unsupported
 
+_TIMED_SPINNING_SINCE = (1, 26)
 _ERRORS_ONLY = 3
 _NOTHING = 4  # errors are raised; printing them would repeat them
 
@@ -72,13 +73,15 @@ def open_session(
     providers: Sequence[Provider],
     libraries: Sequence[Path] = (),
     file: str = "config.pbtxt",
+    *,
+    spins: bool = False,
 ) -> Any:
-    """Load `model_file` into an InferenceSession.
+    """Load `model_file` into an InferenceSession, whose threads may spin while they wait.
 
     Raises a ShoalError that names the file; then nothing stays loaded. A provider that does not
     start is an error too: the runtime would silently compute on the CPU.
     """
-    options = _session_options(settings, file)
+    options = _session_options(settings, file, spins=spins)
     for library in libraries:
         _register(options, library, file)
     if any(name in (CUDA, TENSORRT) for name, _ in providers):
@@ -97,6 +100,15 @@ def open_session(
             "CUDA: pip install 'onnxruntime-gpu[cuda,cudnn]'"
         )
     return session
+
+
+def run_of(session: Any) -> Callable[..., list[Any]]:
+    """The method that runs a session.
+
+    The wrapper around it looks at names and graph captures on every call, which takes a third of a
+    small model's time. It is not public: without it the wrapper serves.
+    """
+    return getattr(getattr(session, "_sess", None), "run", session.run)  # type: ignore[no-any-return]
 
 
 def run_options(settings: SessionSettings) -> Any:
@@ -138,7 +150,7 @@ def clean_message(error: BaseException) -> str:
     return " ".join(text.split()).rstrip(".") or type(error).__name__
 
 
-def _session_options(settings: SessionSettings, file: str) -> Any:
+def _session_options(settings: SessionSettings, file: str, *, spins: bool) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.intra_op_num_threads = settings.intra_op_threads
@@ -153,9 +165,14 @@ def _session_options(settings: SessionSettings, file: str) -> Any:
         options.enable_mem_pattern = settings.memory_pattern
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = getattr(levels, settings.graph_level)
-    for key, text in settings.entries.items():
+    waiting = waiting_entries(spins=spins, timed=_version() >= _TIMED_SPINNING_SINCE)
+    for key, text in {**waiting, **settings.entries}.items():
         _add_entry(options, key, text, file)
     return options
+
+
+def _version() -> tuple[int, ...]:
+    return tuple([int(part) for part in onnxruntime.__version__.split(".")[:2]])
 
 
 def _add_entry(options: Any, key: str, text: str, file: str) -> None:

@@ -4,13 +4,13 @@
 
 The runtime's `run` may be called from many threads at once, so instances share a session and its
 weights; `parameters { key: "share_session" value: { string_value: "false" } }` gives each its own.
-They divide the cores; `LoneSession` gives all cores to an execution that runs alone.
+They divide the cores; a `LoneSession` gives all cores to an execution that runs alone.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,7 @@ from shoal.backends.onnx_types import (
 )
 from shoal.config.model import ModelConfig
 from shoal.core.dtypes import BF16, BYTES
+from shoal.core.tensor import Buffer
 from shoal.errors import BackendFailure, ConfigError, InvalidArgument, ShoalError
 from shoal.statistics.footprint import file_bytes
 
@@ -57,6 +58,9 @@ Device = tuple[str, int]
 Conversion = Callable[[np.ndarray], Any]
 
 _CPU_DEVICE: Device = ("cpu", 0)
+_LIGHT_BYTES = 32 << 20  # a model of this size may have its weights in memory twice
+_LONG_NS = 100_000  # shorter executions gain nothing by more threads
+_LONG_HEAVY_NS = 4_000_000  # for a second copy of large weights
 
 
 class OnnxRuntimeBackend(FileBackend):
@@ -111,17 +115,19 @@ class OnnxRuntimeModel(LoadedModel):
         # Other providers wait for their device; custom operators may wait for anything.
         plain = all(chosen == [(CPU, {})] for chosen in wanted.values())
         self.may_run_on_loop = plain and self._settings.shared and not self._libraries
-        self._concurrency = context.concurrency
         self._lone: LoneSession | None = None
-        lone_threads = self._settings.lone_threads
-        if lone_threads and plain and not self._libraries:
-            lone = replace(self._settings, intra_op_threads=lone_threads)
+        lone = replace(self._settings, intra_op_threads=self._settings.lone_threads)
+        is_light = file_bytes(version_folder) <= _LIGHT_BYTES
+        # Where the first session has as many, they only do not spin.
+        gains = lone.lone_threads > (0 if is_light else self._settings.intra_op_threads)
+        if gains and plain and not self._libraries:
             self._lone = LoneSession(
                 lambda: onnx_session.open_session(
-                    self._model_file, lone, [(CPU, {})], (), self._file
+                    self._model_file, lone, [(CPU, {})], (), self._file, spins=True
                 ),
-                self._concurrency,
+                context.concurrency,
                 config.name,
+                long_ns=_LONG_NS if is_light else _LONG_HEAVY_NS,
             )
         try:
             for device, chosen in wanted.items():
@@ -204,7 +210,7 @@ class OnnxRuntimeExecutor(Executor):
         self._lone = lone
         self._model_name = config.name
         self._session = session
-        self._run = _run_of(session)
+        self._run = onnx_session.run_of(session)
         self._run_options = onnx_session.run_options(settings)
         self._required = graph.required_inputs
         self._prepare: dict[str, Conversion] = {}
@@ -255,8 +261,12 @@ class OnnxRuntimeExecutor(Executor):
         try:
             if self._bf16_outputs and not self._bf16_outputs.isdisjoint(outputs):
                 results = self._run_with_values(feed, outputs)
-            elif self._lone is not None and self._lone.is_alone:
-                results = self._run_alone(self._lone, feed, outputs)
+            elif self._lone is not None:
+                results = self._lone.run(
+                    sum([one.size for one in feed.values() if isinstance(one, np.ndarray)]),
+                    lambda: self._run(outputs, feed, self._run_options),
+                    lambda second: onnx_session.run_of(second)(outputs, feed, self._run_options),
+                )
             else:
                 results = self._run(outputs, feed, self._run_options)
         except ShoalError:
@@ -280,27 +290,20 @@ class OnnxRuntimeExecutor(Executor):
     def bind(self, inputs: Sequence[ArrayForm], outputs: Sequence[ArrayForm]) -> BoundRun | None:
         """Bind memory of its own to the inputs and outputs, which saves half of a small run."""
         names = {form.name for form in inputs}
+        lone = self._lone
+        elements = sum(math.prod(form.shape) for form in inputs)
+        is_long = lone is not None and lone.knows(elements)
         if (
             not self._required <= names
-            or (self._lone is not None and self._lone.is_long)  # another session may run it
+            or (lone is not None and lone.last_was_long and not is_long)  # not known yet
             or not names.isdisjoint(self._prepare)
             or not self._bindable.issuperset(form.name for form in outputs)
         ):
             return None
-        return bound_run(self._session, self._run_options, inputs, outputs)
-
-    def _run_alone(
-        self, lone: LoneSession, feed: Mapping[str, Any], outputs: Sequence[str]
-    ) -> list[Any]:
-        """Run on all cores where that is quicker; the time is measured to know."""
-        session = lone.session
-        start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        run = self._run if session is None else _run_of(session)
-        results = run(outputs, feed, self._run_options)
-        took_ns, cpu_ns = time.perf_counter_ns() - start_ns, time.thread_time_ns() - cpu_ns
-        elements = sum([array.size for array in feed.values() if isinstance(array, np.ndarray)])
-        lone.observe(session, elements, took_ns, cpu_ns)
-        return results
+        run = bound_run(self._session, self._run_options, inputs, outputs)
+        if lone is None or not is_long:
+            return run
+        return _bound_to_both(lone, elements, run, self._run_options, inputs, outputs)
 
     def close(self) -> None:
         """Let go of the session."""
@@ -341,13 +344,33 @@ def _inspect(model_file: Path, libraries: Sequence[Path], file: str) -> Graph:
     return graph_of(session)
 
 
-def _run_of(session: Any) -> Callable[..., list[Any]]:
-    """The method that runs a session.
+def _bound_to_both(
+    lone: LoneSession,
+    elements: int,
+    first: BoundRun,
+    run_options: Any,
+    inputs: Sequence[ArrayForm],
+    outputs: Sequence[ArrayForm],
+) -> BoundRun:
+    """What runs `first`, or the same bound to the second session, which is opened and closed."""
+    session: Any = None
+    run = first
 
-    The wrapper around it looks at names and graph captures on every call, which takes a third of a
-    small model's time. It is not public: without it the wrapper serves.
-    """
-    return getattr(getattr(session, "_sess", None), "run", session.run)  # type: ignore[no-any-return]
+    def with_second(contents: Buffer, second: Any) -> bytes:
+        nonlocal session, run
+        if session is not second:
+            session, run = second, bound_run(second, run_options, inputs, outputs)
+        return run(contents)
+
+    def run_either(contents: Buffer) -> bytes:
+        nonlocal session, run
+        if lone.session is None:  # let it go
+            session, run = None, first
+        return lone.run(
+            elements, lambda: first(contents), lambda second: with_second(contents, second)
+        )
+
+    return run_either
 
 
 def _device(placement: Placement) -> Device:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class ExpectedConcurrency:
     """Written by the scheduler before a batch runs; a backend may read it to choose its threads."""
 
-    __slots__ = ("executions",)
+    __slots__ = ("_has_lone_client", "executions")
 
-    def __init__(self) -> None:
-        self.executions = 0  # that are under way or about to begin; 0: not known
+    def __init__(self, has_lone_client: Callable[[], bool] | None = None) -> None:
+        """`has_lone_client` says whether the requests that the event loop runs are those of one
+        client, which sends the next one as soon as it has its response."""
+        self.executions = 0  # under way or about to begin; 0: on the event loop, or not known
+        self._has_lone_client = has_lone_client
+
+    def runs_alone(self) -> bool:
+        """Whether the execution that begins now may use all cores."""
+        if self.executions or self._has_lone_client is None:
+            return self.executions == 1
+        return self._has_lone_client()

@@ -33,6 +33,11 @@ class BusyPoll:
         self._answered_ns = now_ns
         return self._quick >= ENOUGH
 
+    @property
+    def has_lone_client(self) -> bool:
+        """Whether the last requests were those of one quick client."""
+        return self._quick >= ENOUGH
+
     def reset(self) -> None:
         """There were several requests, or polling had no success."""
         self._quick = 0

@@ -92,6 +92,10 @@ class LoopHandle:
         """Whether this is the loop's thread."""
         return self._loop is not None and threading.get_ident() == self._thread
 
+    def has_lone_client(self) -> bool:
+        """Whether one client sends all requests, and each as soon as it has the last response."""
+        return self._busy_poll is not None and self._busy_poll.has_lone_client
+
     def after_reading(self, callback: Callable[[], None]) -> None:
         """Have the loop call `callback` after this iteration's I/O, before those of `call_soon`.
         Only on the loop's own thread."""

@@ -138,7 +138,8 @@ class Model(ServedModel):
         started = time.monotonic()
         wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None
-        expected = ExpectedConcurrency()
+        loop = spec.context.loop
+        expected = ExpectedConcurrency(None if loop is None else loop.has_lone_client)
         context = LoadContext(
             model_folder=spec.folder,
             version_folder=spec.version_folders[version],

@@ -99,7 +99,7 @@ class ConcurrentExecutions:
         return max(0, self._held_until_ns - now_ns)
 
     def expect_nothing(self) -> None:
-        """From now on batches run elsewhere."""
+        """From now on batches run on the event loop."""
         if self._expected is not None:
             self._expected.executions = 0
 

@@ -1,4 +1,4 @@
-"""A second session for executions that run alone: when it is opened, used and closed."""
+"""A second session for executions that run alone: when it is opened, compared, used and closed."""
 
 from __future__ import annotations
 
@@ -8,114 +8,238 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from shoal.backends.onnx_lone_session import LONG_NS, LoneSession
+from shoal.backends import onnx_lone_session
+from shoal.backends.onnx_lone_session import LoneSession
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.errors import Internal
-from tests.support.fakes import WAIT_SECS
+from tests.support.fakes import WAIT_SECS, FakeClock
 
-SESSION = object()
+LONG_NS = 1_000_000
+LONG = 100  # elements
+CHECK_NS = 15_000_000_000
+SECOND = object()
 
 
-class Lone:
-    def __init__(self, open_session=lambda: SESSION):
+class World:
+    """A model with its own session and a second one. An execution takes so many ns an element; all
+    clocks are the world's."""
+
+    def __init__(self, monkeypatch, *, first_ns=10_000, second_ns=5_000, fails=None):
+        self.clock = FakeClock()
+        self.first_ns, self.second_ns = first_ns, second_ns
+        self.cpu_share = 1.0
+        self.cpu_ns = 0
+        self.opened = 0
+        self.fails = fails
         self.concurrency = ExpectedConcurrency()
         self.concurrency.executions = 1
-        self.opened = 0
-        self._open = open_session
-        self.session = LoneSession(self._opened, self.concurrency, "m")
+        times = type("Times", (), {"perf_counter_ns": self.clock, "thread_time_ns": self.cpu_time})
+        monkeypatch.setattr(onnx_lone_session, "time", times)
+        monkeypatch.setattr(onnx_lone_session, "_COMPARED_NS", 0)
+        self.lone = LoneSession(self.open, self.concurrency, "m", long_ns=LONG_NS, clock=self.clock)
 
-    def _opened(self):
+    def cpu_time(self):
+        return self.cpu_ns
+
+    def open(self):
         self.opened += 1
-        return self._open()
+        if self.fails:
+            raise self.fails
+        return SECOND
 
-    def run(self, took_ns, times=1, elements=100, cpu_ns=None):
-        cpu_ns = took_ns if cpu_ns is None else cpu_ns
+    def run(self, elements=LONG, times=1, *, until_open=True):
+        """Execute, and return the numbers of the sessions that ran it."""
+
+        def ran(number, ns):
+            self.clock.now_ns += ns * elements
+            self.cpu_ns += int(ns * elements * self.cpu_share)
+            return number
+
+        def with_second(session):
+            assert session is SECOND
+            return ran(2, self.second_ns)
+
+        numbers = []
         for _ in range(times):
-            self.session.observe(self.session.session, elements, took_ns, cpu_ns)
-        thread = self.session._opening
-        if thread is not None:
-            thread.join(WAIT_SECS)
-        return self.session.session
+            numbers.append(self.lone.run(elements, lambda: ran(1, self.first_ns), with_second))
+            if until_open and self.lone._opening is not None:
+                self.lone._opening.join(WAIT_SECS)
+        return numbers
+
+    def open_it(self):
+        assert self.run(times=2) == [1, 1]
+        assert self.opened == 1
 
 
-@pytest.mark.parametrize(("executions", "alone"), [(0, False), (1, True), (2, False)])
-def test_alone_is_what_the_scheduler_expects(executions, alone):
-    lone = Lone()
-    lone.concurrency.executions = executions
-    assert lone.session.is_alone is alone
+@pytest.fixture
+def world(monkeypatch):
+    return World(monkeypatch)
 
 
-def test_short_executions_get_no_second_session():
-    lone = Lone()
-    assert lone.run(LONG_NS // 2, times=100) is None
-    assert not lone.opened
+COMPARED = [1] * 8 + [2] * 8
 
 
-def test_executions_that_waited_for_a_core_are_short():
+def test_short_executions_get_no_second_session(world):
+    assert world.run(elements=99, times=100) == [1] * 100
+    assert not world.opened
+    assert not world.lone.knows(99)
+    assert not world.lone.last_was_long
+
+
+def test_executions_that_waited_for_a_core_are_short(world):
     """Many models at once on a busy machine: each would get a second session it cannot use."""
-    lone = Lone()
-    assert lone.run(10 * LONG_NS, times=10, cpu_ns=LONG_NS // 100) is None
-    assert not lone.session.is_long
+    world.cpu_share = 0.01
+    world.run(times=100)
+    assert not world.opened
+    assert not world.lone.last_was_long
 
 
-def test_short_executions_after_a_long_one_do_not_count():
-    lone = Lone()
-    lone.run(2 * LONG_NS)
-    assert lone.run(LONG_NS // 2, times=10) is None
-    assert lone.run(2 * LONG_NS) is SESSION
+def test_executions_that_do_not_run_alone_get_none(world):
+    world.concurrency.executions = 2
+    world.run(times=100)
+    assert not world.opened
+    assert world.lone.knows(LONG)
+    world.concurrency.executions = 1
+    world.run()
+    assert world.opened == 1
 
 
-def test_long_executions_get_one():
-    lone = Lone()
-    assert not lone.session.is_long
-    assert lone.run(10 * LONG_NS) is None  # the first may be slow for other reasons
-    assert lone.session.is_long
-    assert lone.run(10 * LONG_NS) is SESSION
-    assert lone.run(6 * LONG_NS, times=100) is SESSION
-    assert lone.opened == 1
+def test_long_executions_get_one_which_is_compared_and_used(world):
+    world.open_it()
+    assert world.lone.session is SECOND
+    assert world.run(times=16) == COMPARED
+    assert world.run(times=100) == [2] * 100
+    world.concurrency.executions = 2
+    assert world.run(times=3) == [1] * 3
+    world.concurrency.executions = 1
+    assert world.run() == [2]
+    assert world.opened == 1
 
 
-def test_it_is_compared_by_work_not_by_time():
-    lone = Lone()
-    lone.run(10 * LONG_NS, times=2)
-    assert lone.run(60 * LONG_NS, times=100, elements=1000) is SESSION
+def test_long_executions_are_known_after_two(world):
+    """The first may be slow for other reasons."""
+    world.run()
+    assert world.lone.last_was_long
+    assert not world.lone.knows(LONG)
+    world.run()
+    assert world.lone.knows(LONG)
+    world.run(elements=10)
+    assert not world.lone.last_was_long
+    assert not world.lone.knows(10)
+    assert world.lone.knows(LONG)
 
 
-def test_one_that_gains_nothing_is_closed_for_good():
-    lone = Lone()
-    lone.run(10 * LONG_NS, times=2)
-    assert lone.run(int(9.5 * LONG_NS), times=8) is None
-    assert not lone.session.is_alone
-    assert not lone.session.is_long
-    assert lone.run(10 * LONG_NS, times=10) is None
-    assert lone.opened == 1
+def test_short_executions_after_a_long_one_do_not_count(world):
+    for _ in range(3):
+        world.first_ns = 10_000
+        world.run()
+        world.first_ns = 9_000
+        world.run()
+    assert not world.opened
 
 
-def test_one_that_cannot_be_opened_is_reported_once(caplog):
-    def fail():
-        raise Internal("no memory")
+def test_short_sizes_stay_where_they_are(world):
+    world.open_it()
+    world.run(times=16)
+    assert world.run(elements=50, times=10) == [1] * 10
+    assert world.run() == [2]
 
-    lone = Lone(fail)
-    assert lone.run(10 * LONG_NS, times=10) is None
-    assert not lone.session.is_alone
+
+def test_sizes_are_judged_separately(world):
+    """Two threads may halve the time of large batches, and none of smaller ones."""
+    world.open_it()
+    assert world.run(times=17) == [*COMPARED, 2]
+    world.second_ns = 12_000
+    world.run(elements=300)
+    assert world.run(elements=300, times=20) == [*COMPARED[1:], *[1] * 5]
+    assert world.run() == [2]
+    assert world.lone.session is SECOND
+
+
+def test_short_runs_are_compared_for_longer(world, monkeypatch):
+    monkeypatch.setattr(onnx_lone_session, "_COMPARED_NS", 8 * LONG_NS)
+    world.open_it()
+    assert world.run(times=32) == COMPARED * 2  # 0.5 ms each
+    assert world.run(times=10) == [2] * 10
+
+
+def test_one_slow_moment_does_not_decide(world):
+    world.open_it()
+    assert world.run(times=9) == COMPARED[:9]
+    world.second_ns = 1_000_000
+    assert world.run(times=2) == [2] * 2
+    world.second_ns = 5_000
+    assert world.run(times=10) == [2] * 10
+
+
+def test_one_that_gains_nothing_is_closed_and_tried_again_later(world):
+    world.second_ns = 9_500
+    world.open_it()
+    assert world.run(times=16) == COMPARED
+    assert world.lone.session is None
+    assert world.run(times=100) == [1] * 100
+    assert world.opened == 1
+    world.clock.now_ns += CHECK_NS
+    world.second_ns = 5_000  # the programs that used the other cores have ended
+    assert world.run(times=2) == [1, 1]
+    assert world.opened == 2
+    assert world.run(times=17) == [*COMPARED, 2]
+
+
+def test_one_that_gained_is_compared_again_and_may_be_closed(world):
+    world.open_it()
+    world.run(times=16)
+    world.clock.now_ns += CHECK_NS
+    world.second_ns = 20_000  # other programs have come
+    assert world.run(times=16) == COMPARED
+    assert world.run(times=4) == [1] * 4
+    assert world.lone.session is None
+
+
+def test_the_time_between_comparisons_doubles(world):
+    world.second_ns = 9_500
+    world.open_it()
+    world.run(times=16)
+    for check in range(3):
+        world.clock.now_ns += CHECK_NS * 2**check - 60 * LONG_NS
+        world.run(times=3)
+        assert world.opened == check + 1
+        world.clock.now_ns += 60 * LONG_NS
+        world.run(times=18)
+        assert world.opened == check + 2
+
+
+def test_one_that_cannot_be_opened_is_reported_once(monkeypatch, caplog):
+    world = World(monkeypatch, fails=Internal("no memory"))
+    assert world.run(times=20) == [1] * 20
+    assert world.opened == 1
     assert "model 'm' runs without a second session for all cores: no memory" in caplog.text
 
 
-def test_closing_waits_for_one_that_is_being_opened():
+def test_errors_are_raised(world):
+    def fail():
+        raise Internal("it failed")
+
+    with pytest.raises(Internal, match="it failed"):
+        world.lone.run(LONG, fail, fail)
+    assert not world.lone.knows(LONG)
+
+
+def test_closing_waits_for_one_that_is_being_opened(monkeypatch):
+    world = World(monkeypatch)
     begun, goes_on = threading.Event(), threading.Event()
 
     def slowly():
         begun.set()
         assert goes_on.wait(WAIT_SECS)
-        return SESSION
+        return SECOND
 
-    lone = Lone(slowly)
-    lone.session.observe(None, 100, 10 * LONG_NS, 10 * LONG_NS)
-    lone.session.observe(None, 100, 10 * LONG_NS, 10 * LONG_NS)
+    world.lone._open_session = slowly
+    world.run(times=2, until_open=False)
     assert begun.wait(WAIT_SECS)
-    closing = threading.Thread(target=lone.session.close)
+    closing = threading.Thread(target=world.lone.close)
     closing.start()
     goes_on.set()
     closing.join(WAIT_SECS)
     assert not closing.is_alive()
-    assert lone.session.session is None
+    assert world.lone.session is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.backends.onnx_options import global_threads, session_settings
+from shoal.backends.onnx_options import global_threads, session_settings, waiting_entries
 from shoal.config.model import ModelConfig, ModelOptimizationPolicy, ModelParameter
 from shoal.errors import ConfigError
 
@@ -33,6 +33,39 @@ def test_thread_budget(cores, instances, threads):
 
 
 @pytest.mark.parametrize(
+    ("parameters", "backend", "cores", "threads"),
+    [
+        ({}, {}, 8, 8),
+        ({}, {}, 1, 0),
+        ({"intra_op_thread_count": "8"}, {}, 8, 0),
+        ({}, {"intra_op_thread_count": "8"}, 8, 0),
+        ({"share_session": "false"}, {}, 8, 0),
+        ({}, {"enable-global-threadpool": "1"}, 8, 0),
+    ],
+)
+def test_threads_of_an_execution_that_runs_alone(parameters, backend, cores, threads):
+    """Who sets up threads or sessions gets those only."""
+    assert settings(parameters, backend, cores=cores).lone_threads == threads
+
+
+def test_how_threads_wait():
+    assert waiting_entries(spins=False) == {
+        "session.intra_op.allow_spinning": "0",
+        "session.inter_op.allow_spinning": "0",
+    }
+    assert waiting_entries(spins=True) == {
+        "session.intra_op.allow_spinning": "1",
+        "session.inter_op.allow_spinning": "0",
+        "session.intra_op.spin_duration_us": "250",
+    }
+    assert waiting_entries(spins=True, timed=False) == {
+        "session.intra_op.allow_spinning": "1",
+        "session.inter_op.allow_spinning": "0",
+        "session.force_spinning_stop": "1",
+    }
+
+
+@pytest.mark.parametrize(
     ("parameters", "backend", "intra", "inter"),
     [
         ({"intra_op_thread_count": "3"}, {}, 3, 1),
@@ -55,10 +88,7 @@ def test_what_an_empty_config_means():
     assert not result.global_threads
     assert result.memory_arena is result.memory_pattern is None
     assert result.graph_level == "ORT_ENABLE_ALL"
-    assert result.entries == {
-        "session.intra_op.allow_spinning": "0",
-        "session.inter_op.allow_spinning": "0",
-    }
+    assert result.entries == {}
     assert result.run_entries == {}
 
 
@@ -102,7 +132,6 @@ def test_entries_for_the_runtime():
     assert result.entries == {
         "session.use_device_allocator_for_initializers": "1",
         "session.intra_op.allow_spinning": "1",  # spinning comes back for who wants it
-        "session.inter_op.allow_spinning": "0",
         "optimization.enable_gelu_approximation": "1",
     }
     assert result.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
