@@ -60,8 +60,10 @@ def test_the_thread_budget(loader, cores, instances, threads):
 @pytest.fixture
 def all_long(monkeypatch):
     """Every execution is long, and gains by the second session."""
-    monkeypatch.setattr("shoal.backends.onnxruntime._LONG_NS", 0)
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._LONG_NS", 0)
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._LONG_FOR_LONE_CLIENT_NS", 0)
     monkeypatch.setattr("shoal.backends.onnx_lone_session._COMPARED_NS", 0)
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._SETTLING_NS", 0)
     monkeypatch.setattr("shoal.backends.onnx_lone_session._ENOUGH_GAIN", 1e9)
 
 
@@ -131,7 +133,8 @@ def test_bound_runs_may_use_all_cores_too(loader):
 
 
 def test_short_executions_are_bound_to_one_session(loader, monkeypatch):
-    monkeypatch.setattr("shoal.backends.onnxruntime._LONG_NS", 10**12)
+    for name in ("_LONG_NS", "_LONG_FOR_LONE_CLIENT_NS"):
+        monkeypatch.setattr(f"shoal.backends.onnx_lone_session.{name}", 10**12)
     loader.save(models.add_sub())
     loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
     executor = loaded.executor(ON_CPU)

@@ -7,14 +7,16 @@ cannot change, and more of them than cores would slow each other down. An execut
 would leave the other cores idle. The threads of this session spin while they wait, also for the
 next request of a lone client: to wake them for each operator takes longer than small operators.
 
-Only models with long executions get one, because it has its own copy of the weights. Sizes are
-compared separately: a batch may gain by more threads, and one of a few rows lose.
+Only models with long executions get one, because it has its own copy of the weights. Executions
+on threads are alone if the scheduler expects no other one; on the event loop, if it has a lone
+client. Sizes are compared separately: a batch may gain by more threads, and one of a few rows lose.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -26,9 +28,14 @@ from shoal.errors import ShoalError
 
 logger = logging.getLogger(__name__)
 
+# Shorter executions on threads gain too little by all cores, and the other cores have work.
+_LONG_NS = 4_000_000
+_LONG_FOR_LONE_CLIENT_NS = 100_000  # on the event loop, whose other requests would be its own
 _LONG_RUNS = 2  # of a size, before the session is opened; the first may be slow for other reasons
-_IN_A_ROW = 8  # executions with the same session, while they are compared: its threads may spin
-_COMPARED_NS = 20_000_000  # of executions with each session, and at least so many in a row
+_COMPARED_RUNS = 8  # at least, with each session
+_COMPARED_NS = 20_000_000  # likewise
+# Of executions with the second one, before they are compared: the kernel spreads its threads.
+_SETTLING_NS = 80_000_000
 _ENOUGH_GAIN = 0.85  # of the time without it
 _FIRST_CHECK_NS = 15_000_000_000  # until a size is compared again; twice as long after each time
 
@@ -43,14 +50,31 @@ class _State(enum.Enum):
 
 
 class _Size:
-    """Long executions whose inputs have about the same number of elements."""
+    """Long executions whose inputs have about the same number of elements.
 
-    __slots__ = ("_check_after_ns", "_check_at_ns", "gains", "long_runs", "with_it", "without")
+    not known --compared--> gains or not --15 s, 30 s, ...--> not known
+                            gains --as slow as without--> does not
+    """
+
+    __slots__ = (
+        "_check_after_ns",
+        "_check_at_ns",
+        "_own_median",
+        "_settling_ns",
+        "_with_it",
+        "_without",
+        "gains",
+        "long_runs",
+        "own_ns",
+    )
 
     def __init__(self) -> None:
         self.long_runs = 0
-        self.without: list[float] = []  # ns an element, with the model's own session
-        self.with_it: list[float] = []  # ... and with the second one
+        self.own_ns = 0  # CPU time of the last one with the model's own session
+        self._without = _Times()  # with the model's own session
+        self._with_it = _Times()  # with the second one
+        self._own_median = 0.0  # of the last comparison
+        self._settling_ns = 0
         self.gains: bool | None = None  # by the second session; None while it is not known
         self._check_at_ns = 0
         self._check_after_ns = _FIRST_CHECK_NS
@@ -61,14 +85,57 @@ class _Size:
         if self.gains is not None and now_ns >= self._check_at_ns:
             self.gains = None
             self.long_runs = 0
+            self._without, self._with_it, self._settling_ns = _Times(), _Times(), 0
         return self.gains is not False
 
-    def judge(self, now_ns: int) -> None:
-        """Compare the times, and forget them."""
-        self.gains = median(self.with_it) <= _ENOUGH_GAIN * median(self.without)
+    @property
+    def takes_second(self) -> bool:
+        """Whether the next execution should use the second session. While the two are compared, one
+        is used after the other: threads that are used now and then sleep in between."""
+        return self._without.is_enough if self.gains is None else self.gains
+
+    def observe(self, elements: int, took_ns: int, now_ns: int, *, is_second: bool) -> None:
+        """An execution took so long that was compared, or used the second session."""
+        if not is_second:
+            self._without.add(elements, took_ns)
+        elif self._settling_ns < _SETTLING_NS:
+            self._settling_ns += took_ns
+        else:
+            self._with_it.add(elements, took_ns)
+        if not self._with_it.is_enough:
+            return
+        took, self._with_it = self._with_it.median(), _Times()
+        if self.gains is None:
+            self._own_median = self._without.median()
+            self._decide(now_ns, gains=took <= _ENOUGH_GAIN * self._own_median)
+        elif took > self._own_median:  # threads lost their cores, to other programs or each other
+            self._decide(now_ns, gains=False)
+
+    def _decide(self, now_ns: int, *, gains: bool) -> None:
+        self.gains = gains
         self._check_at_ns = now_ns + self._check_after_ns
         self._check_after_ns *= 2
-        self.with_it, self.without = [], []
+
+
+class _Times:
+    """How long executions took."""
+
+    __slots__ = ("_each_ns", "_total_ns")
+
+    def __init__(self) -> None:
+        self._each_ns: list[float] = []  # for each element
+        self._total_ns = 0
+
+    def add(self, elements: int, took_ns: int) -> None:
+        self._each_ns.append(took_ns / max(1, elements))
+        self._total_ns += took_ns
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self._each_ns) >= _COMPARED_RUNS and self._total_ns >= _COMPARED_NS
+
+    def median(self) -> float:
+        return median(self._each_ns)
 
 
 class LoneSession:
@@ -80,17 +147,17 @@ class LoneSession:
         concurrency: ExpectedConcurrency,
         model_name: str,
         *,
-        long_ns: int,
+        is_light: bool,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`open_session` is called on a thread of its own. Executions of `long_ns` or more of CPU
-        time are long; one that only waited for a core is not."""
+        """`open_session` is called on a thread of its own. A model that `is_light` may have its
+        weights in memory twice for short executions, too."""
         self.session: Any = None  # while it is open
         self.last_was_long = False
         self._open_session = open_session
         self._concurrency = concurrency
         self._model_name = model_name
-        self._long_ns = long_ns
+        self._long_ns = _LONG_FOR_LONE_CLIENT_NS if is_light else _LONG_NS
         self._clock = clock
         self._lock = threading.Lock()  # guards changes of the above and of everything below
         self._state = _State.NOT_OPEN
@@ -111,51 +178,56 @@ class LoneSession:
         """Run with the model's own session, or with this one, which is passed, where that is
         quicker. Raises what they raise."""
         size = self._sizes.get(elements.bit_length())
-        is_alone = self._state is not _State.CLOSED and self._concurrency.runs_alone()
+        least_ns = self._least_ns()
         second = None
-        if is_alone and size is not None and size.may_gain(self._clock()):
-            second = self._chosen(size)
+        if size is not None and size.own_ns >= least_ns and size.may_gain(self._clock()):
+            second = self.session if size.takes_second else None
         start_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         results = with_first() if second is None else with_second(second)
         took_ns, cpu_ns = time.perf_counter_ns() - start_ns, time.thread_time_ns() - cpu_ns
+        own_ns = None
         if second is None:
-            self.last_was_long = min(cpu_ns, took_ns) >= self._long_ns
+            own_ns = min(cpu_ns, took_ns)  # one that only waited for a core was not long
+            self.last_was_long = own_ns >= self._long_ns
         if size is not None or self.last_was_long:
             with self._lock:
-                self._observe(elements, took_ns, is_alone=is_alone, is_second=second is not None)
+                self._observe(elements, took_ns, own_ns, least_ns)
         return results
 
-    def _chosen(self, size: _Size) -> Any:
-        """The second session, if it is to run the execution of this size that begins."""
-        if size.gains is None:
-            turn = (len(size.without) + len(size.with_it)) // _IN_A_ROW
-            return self.session if turn % 2 else None
-        return self.session
+    def _least_ns(self) -> float:
+        """How long executions must be for the one that begins now to use this session."""
+        if self._state is not _State.CLOSED:
+            if self._concurrency.executions == 1:
+                return _LONG_NS
+            if self._concurrency.has_lone_client():
+                return self._long_ns
+        return math.inf
 
-    def _observe(self, elements: int, took_ns: int, *, is_alone: bool, is_second: bool) -> None:
-        """An execution took so long. The lock is held."""
+    def _observe(self, elements: int, took_ns: int, own_ns: int | None, least_ns: float) -> None:
+        """An execution took so long; `own_ns` of CPU time with the model's own session, None with
+        this one. The lock is held."""
         size = self._sizes.get(elements.bit_length())
-        if not is_second and self.last_was_long:
-            if size is None:
-                size = self._sizes[elements.bit_length()] = _Size()
-            size.long_runs += 1
-        if size is None or not is_alone or size.gains is not None:
-            return
-        if self._state is _State.NOT_OPEN:
-            if not self.last_was_long:
+        if own_ns is not None:
+            if own_ns >= self._long_ns:
+                if size is None:
+                    size = self._sizes[elements.bit_length()] = _Size()
+                size.long_runs += 1
+            elif size and size.gains is None and self._state is _State.NOT_OPEN:
                 del self._sizes[elements.bit_length()]  # the long one was an exception
-            elif size.long_runs >= _LONG_RUNS:
-                self._state = _State.OPENING
-                name = f"shoal-open-{self._model_name}"
-                self._opening = threading.Thread(target=self._open, name=name, daemon=True)
-                self._opening.start()
-        elif self._state is _State.OPEN:
-            times = size.with_it if is_second else size.without
-            times.append(took_ns / max(1, elements))
-            runs = len(size.with_it)
-            if is_second and runs % _IN_A_ROW == 0 and runs * took_ns >= _COMPARED_NS:
-                size.judge(self._clock())
-                self._close_if_useless()
+                return
+            if size is not None:
+                size.own_ns = own_ns
+        if size is None or size.own_ns < least_ns or size.gains is False:
+            return
+        if self._state is _State.OPEN:
+            if size.gains is None or own_ns is None:
+                size.observe(elements, took_ns, self._clock(), is_second=own_ns is None)
+            self._close_if_useless()
+        elif self._state is _State.NOT_OPEN and size.long_runs >= _LONG_RUNS:
+            self._state = _State.OPENING
+            name = f"shoal-open-{self._model_name}"
+            self._opening = threading.Thread(target=self._open, name=name, daemon=True)
+            self._opening.start()
 
     def _open(self) -> None:
         try:

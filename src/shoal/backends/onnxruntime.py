@@ -59,8 +59,6 @@ Conversion = Callable[[np.ndarray], Any]
 
 _CPU_DEVICE: Device = ("cpu", 0)
 _LIGHT_BYTES = 32 << 20  # a model of this size may have its weights in memory twice
-_LONG_NS = 100_000  # shorter executions gain nothing by more threads
-_LONG_HEAVY_NS = 4_000_000  # for a second copy of large weights
 
 
 class OnnxRuntimeBackend(FileBackend):
@@ -127,7 +125,7 @@ class OnnxRuntimeModel(LoadedModel):
                 ),
                 context.concurrency,
                 config.name,
-                long_ns=_LONG_NS if is_light else _LONG_HEAVY_NS,
+                is_light=is_light,
             )
         try:
             for device, chosen in wanted.items():

@@ -10,14 +10,12 @@ class ExpectedConcurrency:
 
     __slots__ = ("_has_lone_client", "executions")
 
-    def __init__(self, has_lone_client: Callable[[], bool] | None = None) -> None:
+    def __init__(self, has_lone_client: Callable[[], bool] = lambda: False) -> None:
         """`has_lone_client` says whether the requests that the event loop runs are those of one
         client, which sends the next one as soon as it has its response."""
         self.executions = 0  # under way or about to begin; 0: on the event loop, or not known
         self._has_lone_client = has_lone_client
 
-    def runs_alone(self) -> bool:
-        """Whether the execution that begins now may use all cores."""
-        if self.executions or self._has_lone_client is None:
-            return self.executions == 1
-        return self._has_lone_client()
+    def has_lone_client(self) -> bool:
+        """Whether the execution that begins now is that of such a client."""
+        return not self.executions and self._has_lone_client()

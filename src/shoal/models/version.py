@@ -139,7 +139,7 @@ class Model(ServedModel):
         wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None
         loop = spec.context.loop
-        expected = ExpectedConcurrency(None if loop is None else loop.has_lone_client)
+        expected = ExpectedConcurrency(loop.has_lone_client) if loop else ExpectedConcurrency()
         context = LoadContext(
             model_folder=spec.folder,
             version_folder=spec.version_folders[version],

@@ -15,6 +15,7 @@ from shoal.errors import Internal
 from tests.support.fakes import WAIT_SECS, FakeClock
 
 LONG_NS = 1_000_000
+LONG_FOR_LONE_NS = 100_000
 LONG = 100  # elements
 CHECK_NS = 15_000_000_000
 SECOND = object()
@@ -24,19 +25,27 @@ class World:
     """A model with its own session and a second one. An execution takes so many ns an element; all
     clocks are the world's."""
 
-    def __init__(self, monkeypatch, *, first_ns=10_000, second_ns=5_000, fails=None):
+    def __init__(
+        self, monkeypatch, *, first_ns=10_000, second_ns=5_000, fails=None, is_light=False
+    ):
         self.clock = FakeClock()
         self.first_ns, self.second_ns = first_ns, second_ns
         self.cpu_share = 1.0
         self.cpu_ns = 0
         self.opened = 0
         self.fails = fails
-        self.concurrency = ExpectedConcurrency()
+        self.has_lone_client = False
+        self.concurrency = ExpectedConcurrency(lambda: self.has_lone_client)
         self.concurrency.executions = 1
         times = type("Times", (), {"perf_counter_ns": self.clock, "thread_time_ns": self.cpu_time})
         monkeypatch.setattr(onnx_lone_session, "time", times)
         monkeypatch.setattr(onnx_lone_session, "_COMPARED_NS", 0)
-        self.lone = LoneSession(self.open, self.concurrency, "m", long_ns=LONG_NS, clock=self.clock)
+        monkeypatch.setattr(onnx_lone_session, "_SETTLING_NS", 0)
+        monkeypatch.setattr(onnx_lone_session, "_LONG_NS", LONG_NS)
+        monkeypatch.setattr(onnx_lone_session, "_LONG_FOR_LONE_CLIENT_NS", LONG_FOR_LONE_NS)
+        self.lone = LoneSession(
+            self.open, self.concurrency, "m", is_light=is_light, clock=self.clock
+        )
 
     def cpu_time(self):
         return self.cpu_ns
@@ -156,11 +165,47 @@ def test_sizes_are_judged_separately(world):
     assert world.lone.session is SECOND
 
 
+def test_a_light_model_uses_one_for_short_executions_of_a_lone_client(monkeypatch):
+    """On the event loop; on threads, the other cores have other work."""
+    world = World(monkeypatch, is_light=True)
+    world.run(elements=20, times=100)  # 0.2 ms each, on a thread
+    assert not world.opened
+    world.concurrency.executions = 0
+    world.run(elements=20, times=100)  # on the event loop, of several clients
+    assert not world.opened
+    world.has_lone_client = True
+    assert world.run(elements=9, times=100) == [1] * 100
+    assert not world.opened
+    assert world.run(elements=20, times=20) == [1, *COMPARED, 2, 2, 2]
+    world.has_lone_client = False
+    assert world.run(elements=20, times=3) == [1] * 3
+    world.concurrency.executions = 1
+    assert world.run(elements=20, times=3) == [1] * 3
+    assert world.opened == 1
+
+
+def test_a_heavy_model_uses_none_for_short_executions(world):
+    world.concurrency.executions = 0
+    world.has_lone_client = True
+    world.run(elements=20, times=100)
+    assert not world.opened
+
+
 def test_short_runs_are_compared_for_longer(world, monkeypatch):
-    monkeypatch.setattr(onnx_lone_session, "_COMPARED_NS", 8 * LONG_NS)
+    monkeypatch.setattr(onnx_lone_session, "_COMPARED_NS", 10 * LONG_NS)
+    world.second_ns = 9_500
     world.open_it()
-    assert world.run(times=32) == COMPARED * 2  # 0.5 ms each
-    assert world.run(times=10) == [2] * 10
+    assert world.run(times=40) == [1] * 10 + [2] * 11 + [1] * 19  # 0.95 ms each
+
+
+def test_threads_have_time_to_settle(world, monkeypatch):
+    """Where they begin is not where the kernel moves them to."""
+    monkeypatch.setattr(onnx_lone_session, "_SETTLING_NS", 30 * LONG_NS)
+    world.open_it()
+    world.second_ns = 15_000
+    assert world.run(times=28) == [1] * 8 + [2] * 20  # 1.5 ms each
+    world.second_ns = 5_000
+    assert world.run(times=20) == [2] * 20
 
 
 def test_one_slow_moment_does_not_decide(world):
@@ -194,6 +239,31 @@ def test_one_that_gained_is_compared_again_and_may_be_closed(world):
     assert world.run(times=16) == COMPARED
     assert world.run(times=4) == [1] * 4
     assert world.lone.session is None
+
+
+def test_one_that_becomes_as_slow_as_the_own_session_is_closed_at_once(world):
+    """On a machine without free cores, the kernel may move threads onto the same one."""
+    world.open_it()
+    world.run(times=16)
+    world.second_ns = 9_900  # still quicker, if not by much
+    assert world.run(times=24) == [2] * 24
+    world.second_ns = 10_100
+    assert world.run(times=12) == [2] * 8 + [1] * 4
+    assert world.lone.session is None
+    world.clock.now_ns += 2 * CHECK_NS
+    world.second_ns = 5_000
+    assert world.run(times=2) == [1, 1]
+    assert world.run(times=17) == [*COMPARED, 2]
+
+
+def test_one_slow_moment_does_not_close_it(world):
+    world.open_it()
+    world.run(times=16)
+    for _ in range(10):
+        world.second_ns = 100_000
+        assert world.run(times=3) == [2] * 3
+        world.second_ns = 5_000
+        assert world.run(times=5) == [2] * 5
 
 
 def test_the_time_between_comparisons_doubles(world):
