@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from shoal.core.concurrency import ExpectedConcurrency
 
 
@@ -18,3 +20,7 @@ def test_a_lone_client_counts_on_the_event_loop():
 
 def test_without_an_event_loop_there_is_none():
     assert not ExpectedConcurrency().has_lone_client()
+
+
+def test_a_process_of_an_instance_gets_one():
+    assert not pickle.loads(pickle.dumps(ExpectedConcurrency())).has_lone_client()
