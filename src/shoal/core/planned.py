@@ -154,6 +154,11 @@ class PlannedRequest(Request):
         self._inputs = inputs
         self.template = None
 
+    def release_inputs(self) -> None:
+        """Free the memory of the inputs, which are not read any more."""
+        self.message = b""
+        self._inputs = None
+
     def leave_template(self) -> None:
         """Become a full request, with its inputs as received, to be validated."""
         assert self.template is not None

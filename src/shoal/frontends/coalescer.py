@@ -18,11 +18,12 @@ from typing import Any
 from shoal.core.inbox import LoopInbox
 from shoal.core.model_loading import ModelLoading
 from shoal.core.planned import PlannedRequest, PlannedResponses, RequestTemplate
+from shoal.core.request import DONE
 from shoal.engine import Engine
 from shoal.errors import QueueRejected, ShoalError, Unsupported
 from shoal.frontends.repoll import SocketRepoll
 
-_MOST_HELD_NS = 1_000_000  # for which a response waits for those of other models
+_MOST_HELD_NS = 1_000_000  # for which a response waits for others of the same iteration
 
 
 class Coalescer(ABC):
@@ -55,6 +56,10 @@ class Coalescer(ABC):
         self._scheduled = False
         # What the loop's thread has computed while it submits groups, to be written together.
         self._held: list[tuple[PlannedResponses, Sequence[PlannedRequest]]] | None = None
+        self._held_large: list[tuple[PlannedResponses, Sequence[PlannedRequest]]] = []
+        self._held_until_ns = 0
+        self._large_count = 0  # requests in this iteration
+        self._several_large = False  # whether the last iteration with any had several
         self._repoll = SocketRepoll()
 
     # ---- in
@@ -129,13 +134,41 @@ class Coalescer(ABC):
 
     def submit_large(self) -> None:
         """Submit the group of the last request, if such requests run one by one anyway: while its
-        tensors are in the processor's cache, and with their memory free for the next one."""
+        tensors are in the processor's cache, and with their memory free for the next one.
+
+        Where several clients send such requests, the responses are held as in `_submit_groups`.
+        """
         template = self.template
-        if template is not None and template.large:
-            model, requests = self._groups.pop(template)
-            self.template = self.model = None
-            self.requests = []
+        if template is None or not template.large:
+            return
+        model, requests = self._groups.pop(template)
+        self.template = self.model = None
+        self.requests = []
+        if not self._large_count:
+            self.inbox.after_reading(self._large_ended)
+        self._large_count += 1
+        if not self._several_large and self._large_count == 1:
             self._submit_group(template, model, requests)
+            return
+        held = self._held_large
+        if not held:
+            self._held_until_ns = time.monotonic_ns() + _MOST_HELD_NS
+        self._held = held
+        try:
+            self._submit_group(template, model, requests)
+        finally:
+            self._held = None
+        for request in requests:
+            if request.state is DONE:
+                request.release_inputs()
+        if time.monotonic_ns() > self._held_until_ns:
+            self._write_held(held)
+
+    def _large_ended(self) -> None:
+        """All sockets of the iteration were read."""
+        self._several_large = self._large_count > 1
+        self._large_count = 0
+        self._write_held(self._held_large)
 
     def _submit_group(
         self, template: RequestTemplate, model: Any, requests: Sequence[PlannedRequest]
