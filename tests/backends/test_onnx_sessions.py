@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -63,20 +65,22 @@ def all_long(monkeypatch):
     monkeypatch.setattr("shoal.backends.onnx_lone_session._LONG_NS", 0)
     monkeypatch.setattr("shoal.backends.onnx_lone_session._LONG_FOR_LONE_CLIENT_NS", 0)
     monkeypatch.setattr("shoal.backends.onnx_lone_session._COMPARED_NS", 0)
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._OBSERVED_NS", 0)
     monkeypatch.setattr("shoal.backends.onnx_lone_session._SETTLING_NS", 0)
     monkeypatch.setattr("shoal.backends.onnx_lone_session._ENOUGH_GAIN", 1e9)
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._ENOUGH_GAIN_OF_CYCLE", 1e9)
 
 
 def opened(loaded):
     loaded._lone._opening.join()
-    return loaded._lone.session
+    return loaded._lone.second
 
 
 @pytest.mark.usefixtures("all_long")
 def test_an_execution_that_runs_alone_may_use_all_cores(loader):
     loader.save(models.identity())
     loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
-    concurrency = loaded._lone._concurrency
+    concurrency = loaded._lone.concurrency
     executor = loaded.executor(ON_CPU)
 
     def run(times):
@@ -84,12 +88,12 @@ def test_an_execution_that_runs_alone_may_use_all_cores(loader):
             (result,) = executor.run({"INPUT0": row(value)}, ["OUTPUT0"])
             assert np.array_equal(result, row(value))
 
-    run(2)
-    assert loaded._lone.session is None
+    run(20)
+    assert loaded._lone.second is None
     assert loaded.memory_elsewhere() == 0
     concurrency.executions = 1
-    run(1)
-    options = opened(loaded).get_session_options()
+    run(3)
+    options = opened(loaded).session.get_session_options()
     assert options.intra_op_num_threads == 2
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     loaded._model_file.unlink()  # with its repository, which may be lost
@@ -100,49 +104,89 @@ def test_an_execution_that_runs_alone_may_use_all_cores(loader):
     concurrency.executions = 2
     run(1)
     loaded.close()
-    assert loaded._lone.session is None
+    assert loaded._lone.second is None
     run(1)
 
 
+class Bound:
+    """Sums and differences, bound to memory."""
+
+    def __init__(self, loader, runs_first=False):
+        loader.save(models.add_sub())
+        self.loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
+        self.lone = self.loaded._lone
+        self.executor = self.loaded.executor(ON_CPU)
+        forms = {
+            kind: [ArrayForm(f"{kind}{number}", (1, 16), np.dtype(np.int32)) for number in range(2)]
+            for kind in ("INPUT", "OUTPUT")
+        }
+        if runs_first:
+            inputs = {form.name: np.zeros(form.shape, form.dtype) for form in forms["INPUT"]}
+            self.executor.run(inputs, ["OUTPUT0", "OUTPUT1"])
+        self._run = self.executor.bind(forms["INPUT"], forms["OUTPUT"])
+
+    def run(self, times):
+        for value in range(times):
+            contents = np.stack([np.full(16, value, np.int32), np.full(16, 1, np.int32)]).tobytes()
+            sums = np.frombuffer(self._run(contents), np.int32).reshape(2, 16)
+            assert (sums[0] == value + 1).all()
+            assert (sums[1] == value - 1).all()
+
+
 @pytest.mark.usefixtures("all_long")
-def test_bound_runs_may_use_all_cores_too(loader):
-    loader.save(models.add_sub())
-    loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
-    loaded._lone._concurrency.executions = 1
-    executor = loaded.executor(ON_CPU)
-    forms = {
-        kind: [ArrayForm(f"{kind}{index}", (1, 16), np.dtype(np.int32)) for index in range(2)]
-        for kind in ("INPUT", "OUTPUT")
-    }
-    names = [form.name for form in forms["OUTPUT"]]
-    arrays = {form.name: np.full((1, 16), 3, np.int32) for form in forms["INPUT"]}
-    executor.run(arrays, names)
-    assert executor.bind(forms["INPUT"], forms["OUTPUT"]) is None  # it may have been an exception
-    executor.run(arrays, names)
-    assert opened(loaded) is not None
-    bound = executor.bind(forms["INPUT"], forms["OUTPUT"])
-    for value in range(40):
-        contents = np.stack([np.full(16, value, np.int32), np.full(16, 1, np.int32)]).tobytes()
-        sums = np.frombuffer(bound(contents), np.int32).reshape(2, 16)
-        assert (sums[0] == value + 1).all()
-        assert (sums[1] == value - 1).all()
-    (size,) = loaded._lone._sizes.values()
+@pytest.mark.parametrize("executions", [0, 1])
+def test_bound_runs_may_use_all_cores_too(loader, monkeypatch, executions):
+    """What was bound while there were several clients, too."""
+    bound = Bound(loader)
+    bound.lone.concurrency.executions = 2
+    bound.run(20)
+    assert not bound.lone._sizes
+    monkeypatch.setattr("shoal.backends.onnx_lone_session._LONGEST_GAP_NS", 10**12)
+    bound.lone.concurrency.executions = executions
+    bound.lone.concurrency.lone_client.is_there = True
+    bound.run(3)
+    second = opened(bound.loaded)
+    bound.run(20)
+    (size,) = bound.lone._sizes.values()
     assert size.gains
-    loaded._lone.close()
-    assert len(bound(contents)) == 2 * 64
+    assert len(second.bound_runs) == 1
+    bound.lone.close()
+    bound.run(1)
 
 
-def test_short_executions_are_bound_to_one_session(loader, monkeypatch):
-    for name in ("_LONG_NS", "_LONG_FOR_LONE_CLIENT_NS"):
-        monkeypatch.setattr(f"shoal.backends.onnx_lone_session.{name}", 10**12)
-    loader.save(models.add_sub())
-    loaded = loader.load(placements=[ON_CPU] * 2, cores=2)
-    executor = loaded.executor(ON_CPU)
-    forms = [ArrayForm(f"INPUT{index}", (1, 16), np.dtype(np.int32)) for index in range(2)]
-    executor.run({form.name: np.zeros((1, 16), np.int32) for form in forms}, ["OUTPUT0"])
-    bound = executor.bind(forms, [ArrayForm("OUTPUT0", (1, 16), np.dtype(np.int32))])
-    monkeypatch.setattr(loaded._lone, "run", None)
-    assert bound(bytes(128)) == bytes(64)
+@pytest.mark.usefixtures("all_long")
+@pytest.mark.parametrize("closes", [True, False])
+def test_what_is_bound_to_the_second_session_is_freed(loader, closes):
+    """When that is closed, or with what is bound to the first."""
+    bound = Bound(loader)
+    bound.lone.concurrency.executions = 1
+    bound.run(3)
+    opened(bound.loaded)
+    bound.run(20)
+    (second_run,) = bound.lone.second.bound_runs.values()
+    freed = weakref.ref(second_run)
+    del second_run
+    if closes:
+        bound.lone.close()
+    else:
+        bound._run = None
+    assert freed() is None
+
+
+def test_bound_runs_of_several_clients_run_at_once(loader, monkeypatch):
+    bound = Bound(loader)
+    monkeypatch.setattr(bound.lone, "run", None)
+    bound.run(1)
+
+
+def test_short_executions_are_bound_without_it(loader, monkeypatch):
+    """Many models are tiny: what each of them reads for a request is to be little."""
+    now_ns = iter(range(0, 10**9, 99_000))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(now_ns))
+    bound = Bound(loader, runs_first=True)
+    monkeypatch.setattr(bound.lone, "run", None)
+    bound.lone.concurrency.lone_client.is_there = True
+    bound.run(1)
 
 
 @pytest.mark.parametrize(

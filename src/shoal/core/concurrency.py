@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 
+class LoneClient:
+    """Whether the requests that the event loop runs are those of one client, which sends the next
+    one as soon as it has its response."""
 
-def _never() -> bool:  # a function with a name, because processes of instances get this pickled
-    return False
+    __slots__ = ("is_there",)
+
+    def __init__(self) -> None:
+        self.is_there = False  # written by the loop's thread
 
 
 class ExpectedConcurrency:
     """Written by the scheduler before a batch runs; a backend may read it to choose its threads."""
 
-    __slots__ = ("_has_lone_client", "executions")
+    __slots__ = ("executions", "lone_client")
 
-    def __init__(self, has_lone_client: Callable[[], bool] = _never) -> None:
-        """`has_lone_client` says whether the requests that the event loop runs are those of one
-        client, which sends the next one as soon as it has its response."""
+    def __init__(self, lone_client: LoneClient | None = None) -> None:
+        """`lone_client` is that of the event loop, if there is a loop."""
         self.executions = 0  # under way or about to begin; 0: on the event loop, or not known
-        self._has_lone_client = has_lone_client
+        self.lone_client = lone_client or LoneClient()
 
-    def has_lone_client(self) -> bool:
-        """Whether the execution that begins now is that of such a client."""
-        return not self.executions and self._has_lone_client()
+    def is_lone(self) -> bool:
+        """Whether the execution that begins now runs alone: on a thread, or for a lone client on
+        the event loop."""
+        executions = self.executions
+        return executions == 1 or (self.lone_client.is_there and not executions)

@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 _MOST_REQUESTS = 64  # in a batch: for larger ones it saves little
 _FEW_REQUESTS = 4  # more have a limit for all models together, because there are many sizes
 _MOST_BATCHES = 1024  # of more than a few requests, about 15 KB each
-_MOST_REFUSALS = 4  # of an executor; the first may have been due to a slow beginning
 _MOST_BYTES = 16 * 1024  # of inputs: larger ones take longer to copy than it saves
 
 _AnyExecutor: TypeAlias = Executor | RequestExecutor
@@ -59,9 +58,9 @@ class BoundRuns:
     __slots__ = (
         "_last",
         "_last_alone",
-        "_refusals",
         "_running",
         "_statistics",
+        "_unbindable",
         "_was_long",
         "known",
     )
@@ -72,7 +71,7 @@ class BoundRuns:
         self._running = running
         # By executor, template and number of requests. Empty if there is nothing to run.
         self.known: dict[_Key, tuple[BoundRun, ResponseLayout]] = {}
-        self._refusals: dict[_Key, int] = {}  # how often it could not be bound
+        self._unbindable: set[_Key] = set()
         # The last one that ran: template, executor, number of requests, and what is bound.
         self._last: tuple[RequestTemplate, _AnyExecutor, int, BoundRun, ResponseLayout] | None = (
             None
@@ -232,13 +231,12 @@ class BoundRuns:
         if count > _MOST_REQUESTS:
             return
         key = executor, template, count
-        refusals = self._refusals.get(key, 0)
-        if refusals >= _MOST_REFUSALS:
+        if key in self._unbindable:
             return
         has_failed = self.known.pop(key, None) is not None  # a bound run, and only that
         bound = None if has_failed else _bind(executor, inputs, outputs, count)
         if bound is None:
-            self._refusals[key] = _MOST_REFUSALS if has_failed else refusals + 1
+            self._unbindable.add(key)
             return
         run, layout = bound
         if self._running and isinstance(run, FunctionType):
@@ -250,14 +248,14 @@ class BoundRuns:
     def forget_all(self) -> None:
         """Let everything that was bound go."""
         self.known = {}
-        self._refusals = {}
+        self._unbindable = set()
         self._last = self._last_alone = None
 
     def forget(self, executor: _AnyExecutor) -> None:
         """Let go what this executor has bound."""
-        known, refusals = self.known.copy(), self._refusals.copy()
+        known, unbindable = self.known.copy(), self._unbindable.copy()
         self.known = {key: bound for key, bound in known.items() if key[0] is not executor}
-        self._refusals = {key: n for key, n in refusals.items() if key[0] is not executor}
+        self._unbindable = {key for key in unbindable if key[0] is not executor}
         self._last = self._last_alone = None
 
 

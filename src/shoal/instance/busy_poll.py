@@ -10,6 +10,8 @@ A server with several clients never does, nor one whose client takes its time.
 
 from __future__ import annotations
 
+from shoal.core.concurrency import LoneClient
+
 LIMIT_NS = 200_000
 ENOUGH = 8  # quick requests in a row; after a poll without success, as many again
 
@@ -17,9 +19,11 @@ ENOUGH = 8  # quick requests in a row; after a poll without success, as many aga
 class BusyPoll:
     """Whether to poll, from when the last requests arrived. It reads no clock."""
 
-    __slots__ = ("_answered_ns", "_client", "_quick")
+    __slots__ = ("_answered_ns", "_client", "_lone_client", "_quick")
 
-    def __init__(self) -> None:
+    def __init__(self, lone_client: LoneClient) -> None:
+        """`lone_client` is there while the last requests were those of one quick client."""
+        self._lone_client = lone_client
         self._client = 0
         self._answered_ns = 0
         self._quick = 0
@@ -31,13 +35,10 @@ class BusyPoll:
         self._quick = self._quick + 1 if quick else 0
         self._client = id(client)
         self._answered_ns = now_ns
-        return self._quick >= ENOUGH
-
-    @property
-    def has_lone_client(self) -> bool:
-        """Whether the last requests were those of one quick client."""
-        return self._quick >= ENOUGH
+        self._lone_client.is_there = is_lone = self._quick >= ENOUGH
+        return is_lone
 
     def reset(self) -> None:
         """There were several requests, or polling had no success."""
         self._quick = 0
+        self._lone_client.is_there = False

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from shoal.backends.base import Executor, RequestExecutor
+from shoal.core.concurrency import LoneClient
 from shoal.core.planned import LARGE_BYTES, PlannedRequest, PlannedResponses, RequestTemplate
 from shoal.core.request import Request
 from shoal.core.tensor import Buffer
@@ -69,7 +70,8 @@ class LoopHandle:
         self.sockets_are_read = False  # while callbacks run: all of this iteration's requests exist
         self.early_ns = 0  # that executions took in this iteration before that
         self.iteration = 1
-        self._busy_poll = BusyPoll() if polls_for_lone_client else None
+        self.lone_client = LoneClient()
+        self._busy_poll = BusyPoll(self.lone_client) if polls_for_lone_client else None
         self._poll_until_ns = 0
         self.ran_count = 0  # requests in this iteration
         self.last_ran: Request | None = None  # the first request of the last batch
@@ -91,10 +93,6 @@ class LoopHandle:
     def here(self) -> bool:
         """Whether this is the loop's thread."""
         return self._loop is not None and threading.get_ident() == self._thread
-
-    def has_lone_client(self) -> bool:
-        """Whether one client sends all requests, and each as soon as it has the last response."""
-        return self._busy_poll is not None and self._busy_poll.has_lone_client
 
     def after_reading(self, callback: Callable[[], None]) -> None:
         """Have the loop call `callback` after this iteration's I/O, before those of `call_soon`.

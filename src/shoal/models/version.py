@@ -139,7 +139,7 @@ class Model(ServedModel):
         wanted = instance_specs(spec.config.instance_group)
         assert spec.backend is not None
         loop = spec.context.loop
-        expected = ExpectedConcurrency(loop.has_lone_client) if loop else ExpectedConcurrency()
+        expected = ExpectedConcurrency(loop.lone_client if loop else None)
         context = LoadContext(
             model_folder=spec.folder,
             version_folder=spec.version_folders[version],

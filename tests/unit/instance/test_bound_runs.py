@@ -31,11 +31,10 @@ SIGNATURE = Signature(
 class Model(Executor):
     """Doubles and negates. Values from 1,000 on it refuses; a bound run takes some less."""
 
-    def __init__(self, bound_below=1000, *, binds=True, refusals=0):
+    def __init__(self, bound_below=1000, *, binds=True):
         self.log = []
         self._bound_below = bound_below
         self._binds = binds
-        self._refusals = refusals
 
     def run(self, inputs, outputs):
         self.log.append("run")
@@ -43,10 +42,6 @@ class Model(Executor):
 
     def bind(self, inputs, outputs):
         if not self._binds:
-            return None
-        if self._refusals:
-            self._refusals -= 1
-            self.log.append("refused")
             return None
         (form,) = inputs
         self.log.append(("bind", form.shape, [output.name for output in outputs]))
@@ -190,21 +185,6 @@ def test_an_executor_that_cannot_bind():
     stage = Stage(Model(binds=False))
     assert [stage.run(7) for _ in range(3)] == [[expected(7)]] * 3
     assert stage.model.log == ["run"] * 3
-
-
-def test_an_executor_that_cannot_bind_yet_is_asked_again():
-    """Its first run may have looked too long."""
-    stage = Stage(Model(refusals=2))
-    assert [stage.run(7) for _ in range(4)] == [[expected(7)]] * 4
-    bind = ("bind", (1, 2), ["double", "negative"])
-    assert stage.model.log == ["run", "refused", "run", "refused", "run", bind, "bound"]
-
-
-def test_an_executor_is_asked_four_times():
-    stage = Stage(Model(refusals=100))
-    assert [stage.run(7) for _ in range(9)] == [[expected(7)]] * 9
-    assert stage.model.log.count("refused") == 4
-    assert stage.model.log.count("run") == 9
 
 
 def test_a_failing_model_stays_bound():

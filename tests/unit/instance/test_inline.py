@@ -458,11 +458,11 @@ def test_a_quick_lone_client_is_polled_for(monkeypatch):
     one.loop.iterate()
     assert one.loop.ready  # it polls on
     assert one.ask(client, after_ns=0)
-    assert one.handle.has_lone_client()
+    assert one.handle.lone_client.is_there
     one.now_ns += busy_poll.LIMIT_NS
     one.loop.iterate()
     assert not one.loop.ready  # without success: it sleeps
-    assert not one.handle.has_lone_client()
+    assert not one.handle.lone_client.is_there
     assert [one.ask(client) for _ in range(8)] == [False] * 8
 
 
@@ -481,7 +481,7 @@ def test_other_requests_end_it(monkeypatch, disturb):
         one.ask(client)
     disturb(one, client)
     assert not one.loop.ready
-    assert not one.handle.has_lone_client()
+    assert not one.handle.lone_client.is_there
     assert not one.ask(client)
 
 

@@ -16,7 +16,7 @@ from tests.support.http_sides import CONFIGS, Side, World
 FEW, MANY = 20, 160
 NAMES = [f"model_{number}" for number in range(MANY)]
 CLIENTS = 16  # which is not a multiple of FEW: no connection stays with a model
-SETTLED = 8  # requests to each model, after which all of them take the same path
+SETTLED = 4  # requests to each model, after which all of them take the same path
 ROUNDS = 10
 THOUSANDS = 4000
 LONG_HEADER_BYTES = 1024
