@@ -308,10 +308,10 @@ class _ApplicationCall:
             self._ahead_bytes += len(message.get("body", b""))
             await asyncio.sleep(0)  # others have their turn
             while self._waits and self._ahead_bytes > _MOST_AHEAD_BYTES:
+                if self._pending.request.cancelled:  # which may have set the event before
+                    raise OSError("the client has disconnected")
                 self._read.clear()
                 await self._read.wait()
-                if self._pending.request.cancelled:
-                    raise OSError("the client has disconnected")
 
     def _take_read(self, count: int) -> None:
         self._ahead_bytes -= count

@@ -72,13 +72,14 @@ class Pending:
         self.ahead = threading.Event()
         self.ended = threading.Event()
         self.error = None
+        self.when_ahead = self.ahead.set
 
     def send(self, outputs=(), *, error=None, parameters=None, final=True):
         self.error = error
         self.sent += sum(len(tensor.array[0]) for tensor in outputs if tensor.name == "body")
         self.most_ahead = max(self.most_ahead, self.sent - self.read)
         if self.sent - self.read > _MOST_AHEAD_BYTES:
-            self.ahead.set()
+            self.when_ahead()
         if final:
             self.ended.set()
 
@@ -118,6 +119,15 @@ def test_a_client_that_leaves_ends_the_waiting(model):
     model([pending])
     assert pending.ahead.wait(WAIT_SECS)
     pending.request.cancel()
+    assert pending.ended.wait(WAIT_SECS)
+    assert "disconnected" in str(pending.error)
+
+
+def test_a_client_that_leaves_before_the_waiting_ends_it(model):
+    """The application has sent what was too much, and has not begun to wait."""
+    pending = Pending(reports_reading=True)
+    pending.when_ahead = pending.request.cancel
+    model([pending])
     assert pending.ended.wait(WAIT_SECS)
     assert "disconnected" in str(pending.error)
 
