@@ -24,6 +24,8 @@ CPP_BARS = (
     ("W1", "perf_analyzer", "http", 1, "p50_us", 0.5),
     ("W1", "perf_analyzer", "grpc", 1, "p50_us", 0.5),
     ("JSON", "wrk", "http", 64, "per_second", 2.0),
+    *[("MLP", "wrk", "http", clients, "per_second", 1.0) for clients in (1, 16, 64)],
+    *[("MLP", "h2load", "grpc", clients, "per_second", 1.0) for clients in (1, 16, 64)],
     ("models-1-alone", "wrk", "http", 64, "per_second", 1.0),
     ("models-100", "wrk", "http", 64, "per_second", 1.5),
     ("W4", "h2load", "grpc", 16, "per_second", 1.5),
