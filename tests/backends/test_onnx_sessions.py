@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from shoal.backends import onnx_lone_session, onnx_session_comparison
 from shoal.backends.base import ArrayForm, Placement
 from shoal.config.model import ModelConfig, ModelOperations, ModelOptimizationPolicy
 from shoal.errors import ConfigError
@@ -62,13 +63,13 @@ def test_the_thread_budget(loader, cores, instances, threads):
 @pytest.fixture
 def all_long(monkeypatch):
     """Every execution is long, and gains by the second session."""
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._LONG_NS", 0)
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._LONG_FOR_LONE_CLIENT_NS", 0)
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._COMPARED_NS", 0)
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._OBSERVED_NS", 0)
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._SETTLING_NS", 0)
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._ENOUGH_GAIN", 1e9)
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._ENOUGH_GAIN_OF_CYCLE", 1e9)
+    monkeypatch.setattr(onnx_lone_session, "_LONG_NS", 0)
+    monkeypatch.setattr(onnx_lone_session, "_LONG_FOR_LONE_CLIENT_NS", 0)
+    monkeypatch.setattr(onnx_lone_session, "_LONG_RUNS_ON_LOOP", 2)
+    monkeypatch.setattr(onnx_session_comparison, "_COMPARED_NS", 0)
+    monkeypatch.setattr(onnx_session_comparison, "_SETTLING_NS", 0)
+    for name in ("_ENOUGH_GAIN", "_ENOUGH_GAIN_OF_CYCLE", "_STILL_ENOUGH_GAIN"):
+        monkeypatch.setattr(onnx_session_comparison, name, 1e9)
 
 
 def opened(loaded):
@@ -98,9 +99,9 @@ def test_an_execution_that_runs_alone_may_use_all_cores(loader):
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     loaded._model_file.unlink()  # with its repository, which may be lost
     assert loaded.memory_elsewhere() > 0
-    run(20)
-    (size,) = loaded._lone._sizes.values()
-    assert size.gains
+    run(30)
+    (comparison,) = loaded._lone._comparisons.values()
+    assert comparison.gains
     concurrency.executions = 2
     run(1)
     loaded.close()
@@ -140,15 +141,15 @@ def test_bound_runs_may_use_all_cores_too(loader, monkeypatch, executions):
     bound = Bound(loader)
     bound.lone.concurrency.executions = 2
     bound.run(20)
-    assert not bound.lone._sizes
-    monkeypatch.setattr("shoal.backends.onnx_lone_session._LONGEST_GAP_NS", 10**12)
+    assert not bound.lone._comparisons
+    monkeypatch.setattr(onnx_session_comparison, "_LONGEST_GAP_NS", 10**12)
     bound.lone.concurrency.executions = executions
     bound.lone.concurrency.lone_client.is_there = True
     bound.run(3)
     second = opened(bound.loaded)
-    bound.run(20)
-    (size,) = bound.lone._sizes.values()
-    assert size.gains
+    bound.run(30)
+    (comparison,) = bound.lone._comparisons.values()
+    assert comparison.gains
     assert len(second.bound_runs) == 1
     bound.lone.close()
     bound.run(1)

@@ -1,6 +1,7 @@
 """A second ONNX Runtime session with all cores, for executions that run alone.
 
-    alone, long --> opened in the background --> compared with the first --> used for such sizes
+    alone, long --> opened in the background --> compared with the first, again and again
+                                                 '--> used for such sizes while it gains
 
 Instances of a model share a session with cores / instances threads: a session's number of threads
 cannot change, and more of them than cores would slow each other down. An execution that runs alone
@@ -23,11 +24,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from statistics import mean, median
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from shoal.backends.base import BoundRun
+from shoal.backends.onnx_session_comparison import SessionComparison
 from shoal.core.concurrency import ExpectedConcurrency
 from shoal.errors import ShoalError
 
@@ -37,19 +38,7 @@ logger = logging.getLogger(__name__)
 _LONG_NS = 4_000_000
 _LONG_FOR_LONE_CLIENT_NS = 100_000  # on the event loop, whose other requests would be its own
 _LONG_RUNS = 2  # of a size, before the session is opened; the first may be slow for other reasons
-_COMPARED_RUNS = 8  # at least, with each session
-_COMPARED_NS = 20_000_000  # likewise
-# While it is used, until it is judged again: in single moments, threads may share a core.
-_OBSERVED_NS = 250_000_000
-# With the second one, before they are compared: the kernel spreads its threads.
-_SETTLING_NS = 80_000_000
-_ENOUGH_GAIN = 0.85  # of the time of an execution without it
-_ENOUGH_GAIN_OF_CYCLE = 0.9  # of which the execution is about two thirds
-# Between executions of a lone client: somewhat longer than the event loop polls for its requests.
-# What lasts longer is a pause, or there were executions of other models.
-_LONGEST_GAP_NS = 250_000
-_FIRST_CHECK_NS = 15_000_000_000  # until a size is compared again; twice as long after each time
-_LAST_CHECK_NS = 16 * _FIRST_CHECK_NS
+_LONG_RUNS_ON_LOOP = 8  # likewise: it takes much longer to open it than they take
 
 _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
@@ -73,117 +62,10 @@ class SecondSession:
         self.bound_runs: WeakKeyDictionary[BoundRun, BoundRun] = WeakKeyDictionary()
 
 
-class _Size:
-    """Long executions whose inputs have about the same number of elements, all of them on the event
-    loop or all on threads.
-
-    not known --compared--> gains or not --15 s, 30 s, ...--> not known
-                            gains --as slow as without--> does not
-    """
-
-    __slots__ = (
-        "_check_after_ns",
-        "_check_at_ns",
-        "_own_ns_each",
-        "_settling_ns",
-        "_with_it",
-        "_without",
-        "gains",
-        "is_on_loop",
-        "long_runs",
-        "own_ns",
-    )
-
-    def __init__(self, *, is_on_loop: bool) -> None:
-        self.is_on_loop = is_on_loop  # where cycles are compared, instead of executions
-        self.long_runs = 0
-        self.own_ns = 0  # CPU time of the last one with the model's own session
-        self._without = _Times()  # with the model's own session, in the last comparison
-        self._with_it = _Times()  # with the second one, since the last decision
-        self._own_ns_each = 0.0  # of the last comparison
-        self._settling_ns = 0
-        self.gains: bool | None = None  # by the second session; None while it is not known
-        self._check_at_ns = 0
-        self._check_after_ns = _FIRST_CHECK_NS
-
-    def may_gain(self, now_ns: int) -> bool:
-        """Whether it gains by the second session, or that is to be found out, or once more: other
-        programs come and go."""
-        if self.gains is not None and now_ns >= self._check_at_ns:
-            self.gains = None
-            self.long_runs = 0
-            self._without, self._with_it, self._settling_ns = _Times(), _Times(), 0
-        return self.gains is not False
-
-    @property
-    def takes_second(self) -> bool:
-        """Whether the next execution should use the second session. While the two are compared, one
-        is used after the other: threads that are used now and then sleep in between."""
-        return self._without.last(_COMPARED_NS) if self.gains is None else self.gains
-
-    def observe_cycle(self, elements: int, took_ns: int, now_ns: int, *, is_second: bool) -> None:
-        """The next execution begins so long after the beginning of the last one. A pause of the
-        client counts only as the longest cycle: a client that always pauses gains nothing."""
-        longest_ns = _LONGEST_GAP_NS + 2 * self.own_ns  # the same with both sessions
-        self.observe(elements, min(took_ns, longest_ns), now_ns, is_second=is_second)
-
-    def observe(self, elements: int, took_ns: int, now_ns: int, *, is_second: bool) -> None:
-        """An execution or a cycle took so long that is compared, or used the second session."""
-        if not is_second:
-            self._without.add(elements, took_ns)
-        elif self._settling_ns < _SETTLING_NS:
-            self._settling_ns += took_ns
-        else:
-            self._with_it.add(elements, took_ns)
-        if not self._with_it.last(_OBSERVED_NS if self.gains else _COMPARED_NS):
-            return
-        took, self._with_it = self._typical(self._with_it), _Times()
-        if self.gains is None:
-            self._own_ns_each = self._typical(self._without)
-            enough = _ENOUGH_GAIN_OF_CYCLE if self.is_on_loop else _ENOUGH_GAIN
-            self._decide(now_ns, gains=took <= enough * self._own_ns_each)
-        elif took >= self._own_ns_each:  # threads lost their cores, to other programs or each other
-            self._decide(now_ns, gains=False)
-
-    def _typical(self, times: _Times) -> float:
-        """What a lone client's responses take includes the slow ones; of executions on threads, a
-        slow one may be due to others."""
-        return times.mean() if self.is_on_loop else times.median()
-
-    def _decide(self, now_ns: int, *, gains: bool) -> None:
-        self.gains = gains
-        self._check_at_ns = now_ns + self._check_after_ns
-        self._check_after_ns = min(2 * self._check_after_ns, _LAST_CHECK_NS)
-
-
-class _Times:
-    """How long executions or cycles took."""
-
-    __slots__ = ("_each_ns", "_total_ns")
-
-    def __init__(self) -> None:
-        self._each_ns: list[float] = []  # for each element
-        self._total_ns = 0
-
-    def add(self, elements: int, took_ns: int) -> None:
-        self._each_ns.append(took_ns / max(1, elements))
-        self._total_ns += took_ns
-
-    def last(self, least_ns: int) -> bool:
-        """Whether there are enough of them."""
-        return len(self._each_ns) >= _COMPARED_RUNS and self._total_ns >= least_ns
-
-    def mean(self) -> float:
-        return mean(self._each_ns)
-
-    def median(self) -> float:
-        return median(self._each_ns)
-
-
 class _Cycle(NamedTuple):
     """An execution of a lone client, until its next one begins."""
 
-    size: _Size
+    comparison: SessionComparison
     elements: int
     start_ns: int
     is_second: bool
@@ -215,7 +97,7 @@ class LoneSession:
         self._state = _State.NOT_OPEN
         self._opening: threading.Thread | None = None
         # By the number of bits of the number of elements; its complement on the event loop.
-        self._sizes: dict[int, _Size] = {}
+        self._comparisons: dict[int, SessionComparison] = {}
         self._cycle: _Cycle | None = None  # of the last execution
 
     def is_for(self, took_ns: int) -> bool:
@@ -235,20 +117,20 @@ class LoneSession:
             if not self.concurrency.is_lone():
                 return execute(work, None)
             key, least_ns = ~key, self._long_on_loop_ns
-        size = self._sizes.get(key)
+        comparison = self._comparisons.get(key)
         start_ns = self._clock()
         if self._cycle is not None:
-            self._end_cycle(size, start_ns)
-        if size is None:
+            self._end_cycle(comparison, start_ns)
+        if comparison is None:
             results = execute(work, None)
             # The CPU time takes longer to read: it counts from the next one on.
             if self._clock() - start_ns >= least_ns:
                 with self._lock:
-                    self._sizes[key] = _Size(is_on_loop=key < 0)
+                    self._comparisons[key] = SessionComparison(of_cycles=key < 0)
             return results
-        if self._state is _State.CLOSED or not size.may_gain(start_ns):
+        if self._state is _State.CLOSED or not comparison.may_gain(start_ns):
             return execute(work, None)
-        second = self.second if size.takes_second and size.own_ns >= least_ns else None
+        second = self.second if comparison.takes_second and comparison.own_ns >= least_ns else None
         if second is not None:
             results = execute(work, second)
             took_ns = self._clock() - start_ns
@@ -257,53 +139,54 @@ class LoneSession:
             results = execute(work, None)
             took_ns = self._clock() - start_ns
             # One that only waited for a core was not long.
-            size.own_ns = min(self._cpu_clock() - cpu_ns, took_ns)
+            comparison.ran_with_own(min(self._cpu_clock() - cpu_ns, took_ns))
         with self._lock:
-            if second is not None or self._is_long(key, size, least_ns):
-                self._observe(_Cycle(size, elements, start_ns, second is not None), took_ns)
+            if second is not None or self._is_long(key, comparison, least_ns):
+                self._observe(_Cycle(comparison, elements, start_ns, second is not None), took_ns)
         return results
 
-    def _is_long(self, key: int, size: _Size, least_ns: int) -> bool:
-        """Whether the execution that has ended, with the model's own session, was long. The lock is
-        held."""
-        if size.own_ns >= least_ns:
-            size.long_runs += 1
+    def _is_long(self, key: int, comparison: SessionComparison, least_ns: int) -> bool:
+        """Whether executions with the model's own session, of which one has ended, are long: not
+        only some of them, or those would be compared. The lock is held."""
+        if comparison.own_ns >= least_ns:
+            comparison.long_runs += 1
             return True
-        if size.gains is None and self._state is _State.NOT_OPEN:
-            self._sizes.pop(key, None)  # the long one was an exception
+        if comparison.gains is None and self._state is _State.NOT_OPEN:
+            self._comparisons.pop(key, None)  # the long one was an exception
         return False
 
     def _observe(self, ended: _Cycle, took_ns: int) -> None:
         """A long execution took so long. The lock is held."""
-        size = ended.size
-        if size.gains is False:  # since it began
+        comparison = ended.comparison
+        if comparison.gains is False:  # since it began
             return
         if self._state is _State.OPEN:
-            if size.is_on_loop:
+            if comparison.of_cycles:
                 self._cycle = ended
             else:
                 self._compare(ended, took_ns)
-        elif self._state is _State.NOT_OPEN and size.long_runs >= _LONG_RUNS:
+        elif self._state is _State.NOT_OPEN and comparison.long_runs >= (
+            _LONG_RUNS_ON_LOOP if comparison.of_cycles else _LONG_RUNS
+        ):
             self._state = _State.OPENING
             name = f"shoal-open-{self._model_name}"
             self._opening = threading.Thread(target=self._open, name=name, daemon=True)
             self._opening.start()
 
-    def _end_cycle(self, size: _Size | None, now_ns: int) -> None:
+    def _end_cycle(self, comparison: SessionComparison | None, now_ns: int) -> None:
         """An execution of this size begins, of the same client as the last one."""
         with self._lock:
             cycle, self._cycle = self._cycle, None
-            if cycle is not None and cycle.size is size and self._state is _State.OPEN:
+            if cycle is not None and cycle.comparison is comparison and self._state is _State.OPEN:
                 self._compare(cycle, now_ns - cycle.start_ns)
 
     def _compare(self, ended: _Cycle, took_ns: int) -> None:
         """An execution or a cycle took so long. The lock is held."""
-        size = ended.size
-        if size.gains is None or ended.is_second:
-            observe = size.observe_cycle if size.is_on_loop else size.observe
+        comparison = ended.comparison
+        if comparison.gains is not False:
             now_ns = ended.start_ns + took_ns
-            observe(ended.elements, took_ns, now_ns, is_second=ended.is_second)
-        self._close_if_useless()
+            comparison.observe(ended.elements, took_ns, now_ns, is_second=ended.is_second)
+            self._close_if_useless()
 
     def _open(self) -> None:
         try:
@@ -325,7 +208,7 @@ class LoneSession:
     def _close_if_useless(self) -> None:
         """Close it while no size gains: the model may use one thread only, or threads of its own,
         or other programs use the cores."""
-        if all(size.gains is False for size in self._sizes.values()):
+        if all(comparison.gains is False for comparison in self._comparisons.values()):
             self._state = _State.NOT_OPEN
             self.second = None
 
