@@ -2,8 +2,9 @@
 
 With one client every response is compared with the expected one; with many it generates its data,
 because comparing takes CPU time from the server. Many clients are asynchronous calls of a few
-threads: on two cores, 64 threads prevent it from ever ending its window, with any server that is
-not a child of the same session (the kernel schedules by session).
+threads: with a thread for each, the main thread, which sorts the requests of a window in a time
+that grows faster than their number, gets little of two cores. From 16 threads on it may never end,
+whatever the server.
 """
 
 from __future__ import annotations
