@@ -1,7 +1,7 @@
 """Whether executions gain by a second session: compared again and again while it is used.
 
     own session: 20 ms --> second: 80 ms to settle, 20 ms --> own: 20 ms --no gain--> 15 s, 30 s ...
-                           '-- to settle, 16 times as long <-- gain --'
+                           '-- to settle, 16 times as long, 32, 64 <-- gain --'
 
 What it takes with the second session is compared with the shorter of what it took before and after
 with the model's own: other programs may come, and a client may begin or end, in either of them. No
@@ -16,7 +16,8 @@ _COMPARED_RUNS = 8  # at least, with each session
 _COMPARED_NS = 20_000_000  # likewise
 # With the second one, before they are compared: the kernel spreads its threads.
 _SETTLING_NS = 80_000_000
-_USED_SHARE = 16  # of the time of a comparison: how long it is used until the next one
+_FIRST_USED_SHARE = 16  # of the time of a comparison: how long it is used until the next one;
+_LAST_USED_SHARE = 4 * _FIRST_USED_SHARE  # twice as long after each that it gained
 _ENOUGH_GAIN = 0.85  # of the time of an execution without it
 _ENOUGH_GAIN_OF_CYCLE = 0.9  # of which the execution is about two thirds
 _STILL_ENOUGH_GAIN = 0.95  # to go on with it
@@ -43,6 +44,7 @@ class SessionComparison:
         "_second",
         "_settling_ns",
         "_used_ns",
+        "_used_share",
         "gains",
         "long_runs",
         "of_cycles",
@@ -61,6 +63,7 @@ class SessionComparison:
         self._second = _Times()  # with the second session, since it was used last
         self._settling_ns = 0
         self._used_ns = 0  # how long it is to be used
+        self._used_share = _FIRST_USED_SHARE
         self._check_at_ns = 0
         self._check_after_ns = _FIRST_CHECK_NS
 
@@ -115,7 +118,11 @@ class SessionComparison:
                 self._check_after_ns = min(2 * self._check_after_ns, _LAST_CHECK_NS)
                 return
         self._before = own
-        self._used_ns = _USED_SHARE * own_ns if self.gains else _COMPARED_NS
+        if self.gains:
+            self._used_ns = self._used_share * own_ns
+            self._used_share = min(2 * self._used_share, _LAST_USED_SHARE)
+        else:
+            self._used_ns, self._used_share = _COMPARED_NS, _FIRST_USED_SHARE
         self._own, self._second, self._settling_ns = _Times(), _Times(), 0
         self.takes_second = True
 
